@@ -17,8 +17,8 @@ from scrapy.extensions.logstats import LogStats
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.frontier.waits import WaitReason
+from scrapy_spider_suite.operate.job_target import pause_reasons
 from scrapy_spider_suite.operate.judge import display_duration, wait_summary
-from scrapy_spider_suite.operate.restrictions import pause_reasons
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.settings.suite import suite_settings

@@ -33,8 +33,7 @@ from scrapy_spider_suite.frontier.robots_rules import (
     origin_of,
 )
 from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason, add_up
-from scrapy_spider_suite.operate import restrictions
-from scrapy_spider_suite.operate.restrictions import paused_by
+from scrapy_spider_suite.operate.job_target import BLOCKS, paused_by, stored_blocks
 from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import setting_name
@@ -215,7 +214,7 @@ class UrlJudge:
         self._robots = RobotsStore(store.kv("robots"))
         for name, _ in store.kv("trusted").items():
             self._addresses.trust(name.decode())
-        for each in restrictions.stored_blocks(store.kv(restrictions.BLOCKS)):
+        for each in stored_blocks(store.kv(BLOCKS)):
             each.put_into(self._policy)
 
     def findings(self, url: str, depth: int = 1, entry: Entry | None = None) -> list[Finding]:

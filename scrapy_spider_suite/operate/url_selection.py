@@ -9,7 +9,7 @@ from scrapy_spider_suite.crawl.requests import seed_entry
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.operate.restrictions import BLOCKS, stored_blocks
+from scrapy_spider_suite.operate.job_target import BLOCKS, stored_blocks
 from scrapy_spider_suite.operate.terms import normalizer_for_reading, terms_of_job
 from scrapy_spider_suite.operate.verb import ActionProgress, AnswerIsNoError, Invocation, Row
 from scrapy_spider_suite.store.job_reader import StoreReader, UrlRow

@@ -13,8 +13,8 @@ from support.frontier_command import FAST, HOST, Frontier, Said, small_crawl
 from support.running_crawl import running, until
 
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.operate import restrictions
 from scrapy_spider_suite.operate.actions import AuditLog
+from scrapy_spider_suite.operate.job_target import StoredBlock, apply_blocks
 from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
@@ -113,13 +113,13 @@ def test_a_dry_run_counts(job: Path, frontier: Frontier) -> None:
 def test_a_block_that_is_over_is_forgotten() -> None:
     """By the policy and by the job; those that are taken out are taken out of the policy."""
     kv, policy = MemoryKV(), Policy()
-    restrictions.StoredBlock("a.test", "ops", 0.0, "x", until=100.0).put(kv)
-    restrictions.StoredBlock("b.test", "ops", 0.0, "x").put(kv)
-    restrictions.StoredBlock("c.test", "ops", 0.0, "x").put(kv)
-    assert restrictions.apply_blocks(kv, policy, 50.0) == 100.0
+    StoredBlock("a.test", "ops", 0.0, "x", until=100.0).put(kv)
+    StoredBlock("b.test", "ops", 0.0, "x").put(kv)
+    StoredBlock("c.test", "ops", 0.0, "x").put(kv)
+    assert apply_blocks(kv, policy, 50.0) == 100.0
     assert policy.exclusion("a.test", "", 50.0) is not None
     kv.delete(b"c.test")
-    assert restrictions.apply_blocks(kv, policy, 100.0) == float("inf")
+    assert apply_blocks(kv, policy, 100.0) == float("inf")
     assert [str(subject) for subject in policy.blocks] == ["b.test"]
     assert policy.exclusion("a.test", "", 50.0) is None
     assert kv.get(b"a.test") is None

@@ -14,9 +14,9 @@ from support.frontier_command import HOST, Frontier, Said
 from support.idle_agents import Town
 from support.redis_servers import RedisServer
 
-from scrapy_spider_suite.operate import restrictions
 from scrapy_spider_suite.operate.actions import AuditLog
 from scrapy_spider_suite.operate.executors.agent_calls import CallKeys
+from scrapy_spider_suite.operate.job_target import BLOCKS, stored_blocks
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader
 
@@ -44,8 +44,8 @@ def ask(town: Town, frontier: Frontier) -> Ask:
 def stored(town: Town, name: str) -> list[str]:
     """What is blocked at an agent."""
     with StoreReader(town.jobs[name] / FOLDER) as reader:
-        kept = reader.store.kv(restrictions.BLOCKS)
-        return [each.subject for each in restrictions.stored_blocks(kept)]
+        kept = reader.store.kv(BLOCKS)
+        return [each.subject for each in stored_blocks(kept)]
 
 
 # Acting

@@ -23,7 +23,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
 from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.robots_rules import judge_robots
-from scrapy_spider_suite.operate.restrictions import BLOCKS, StoredBlock
+from scrapy_spider_suite.operate.job_target import BLOCKS, StoredBlock
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.job_directory import FOLDER, Job
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess

@@ -9,8 +9,8 @@ import pytest
 
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.operate import restrictions
 from scrapy_spider_suite.operate.actions import LATEST
+from scrapy_spider_suite.operate.job_target import StoredBlock, apply_blocks
 from scrapy_spider_suite.store.interface import MemoryKV
 
 
@@ -21,7 +21,7 @@ def test_a_block_of_no_time_is_not_kept(when: float, until: float) -> None:
     """It is refused before anything is written."""
     kv = MemoryKV()
     with pytest.raises(ActionError, match="year 10000"):
-        restrictions.StoredBlock("a.test", "ops", when, "x", until).put(kv)
+        StoredBlock("a.test", "ops", when, "x", until).put(kv)
     assert len(kv) == 0
 
 
@@ -33,8 +33,8 @@ def test_rows_that_are_no_good_are_passed_over(caplog: pytest.LogCaptureFixture)
     kv.put(b"short.test", msgpack.packb(["ops"]))
     kv.put(b"torn.test", b"\x94\xa3op")
     kv.put(b"\xff.test", msgpack.packb(["ops", 1.0, "x", None]))
-    restrictions.StoredBlock("z.test", "ops", LATEST, "x", until=LATEST).put(kv)
+    StoredBlock("z.test", "ops", LATEST, "x", until=LATEST).put(kv)
     for _ in range(3):
-        assert restrictions.apply_blocks(kv, policy, 50.0) == LATEST
+        assert apply_blocks(kv, policy, 50.0) == LATEST
     assert [str(subject) for subject in policy.blocks] == ["z.test"]
     assert len([r for r in caplog.records if "is not in force" in r.message]) == 5

@@ -19,11 +19,16 @@ from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS
 from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.operate import restrictions, terms
+from scrapy_spider_suite.operate import terms
 from scrapy_spider_suite.operate.actions import Action, ActionFolder, new_id, whoami
 from scrapy_spider_suite.operate.executors.one_job import ActionRunner
-from scrapy_spider_suite.operate.job_target import JobTarget
-from scrapy_spider_suite.operate.restrictions import OPERATOR, paused_by
+from scrapy_spider_suite.operate.job_target import (
+    BLOCKS,
+    OPERATOR,
+    JobTarget,
+    apply_blocks,
+    paused_by,
+)
 from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.operate.verbs import actions
 from scrapy_spider_suite.runtime.text import counted
@@ -183,8 +188,8 @@ class RunningJob(JobTarget):
         """Put blocks in force, also for requests at the gate; remove ended blocks."""
         if not self._blocks_changed and self.wall() < self._expiry:
             return
-        kv = self.store.kv(restrictions.BLOCKS)
-        self._expiry = restrictions.apply_blocks(kv, self.frontier.policy, self.wall())
+        kv = self.store.kv(BLOCKS)
+        self._expiry = apply_blocks(kv, self.frontier.policy, self.wall())
         self._blocks_changed = False
         if self._scheduler.gate is not None:
             self._scheduler.gate.wake()
@@ -246,8 +251,8 @@ def make_action_runner(
         return None
     target = RunningJob(crawl, scheduler, flush)
     _store_terms(crawl)
-    blocks = target.store.kv(restrictions.BLOCKS)
-    restrictions.apply_blocks(blocks, crawl.frontier.policy, target.wall())
+    blocks = target.store.kv(BLOCKS)
+    apply_blocks(blocks, crawl.frontier.policy, target.wall())
     if who := paused_by(target.kv):
         logger.warning("the job was paused by %s: nothing is sent until it is resumed", who)
         target.pause(paused=True)

@@ -14,10 +14,17 @@ from typing import Any
 
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.operate import restrictions, url_selection
+from scrapy_spider_suite.operate import url_selection
 from scrapy_spider_suite.operate.actions import Action
-from scrapy_spider_suite.operate.job_target import JobTarget
-from scrapy_spider_suite.operate.restrictions import StoredBlock, paused_by
+from scrapy_spider_suite.operate.job_target import (
+    BLOCKS,
+    JobTarget,
+    StoredBlock,
+    delete_pause,
+    paused_by,
+    store_pause,
+    stored_blocks,
+)
 from scrapy_spider_suite.operate.url_selection import hosts_matching, parse_subject
 from scrapy_spider_suite.operate.verb import (
     ActionProgress,
@@ -56,7 +63,7 @@ def block(site: JobTarget, action: Action) -> Result | Work:
     # The time runs from the call, also if the action is carried out later.
     until = {} if seconds is None else {"until": action.when + seconds}
     kept = StoredBlock(str(subject), action.who, action.when, action.why, **until)
-    kv = site.store.kv(restrictions.BLOCKS)
+    kv = site.store.kv(BLOCKS)
     old = kv.get(kept.subject.encode()) is not None
     kept.put(kv)
     site.blocks_changed()
@@ -75,12 +82,12 @@ def unblock(site: JobTarget, action: Action) -> Result:
     """Let a subject be visited again."""
     action.expect("subject")
     subject = parse_subject(action.get("subject", str))
-    kv = site.store.kv(restrictions.BLOCKS)
+    kv = site.store.kv(BLOCKS)
     if kv.get(str(subject).encode()) is None:
         line = site.frontier.policy.overrides.line(subject)
         if line is not None and line.override.blocked:
             raise ActionError(f"{subject} is blocked by {line.rule.source}: change it there")
-        known = ", ".join(each.subject for each in restrictions.stored_blocks(kv)) or "nothing"
+        known = ", ".join(each.subject for each in stored_blocks(kv)) or "nothing"
         raise ActionError(f"{subject} is not blocked by itself; blocked is: {known[:2000]}")
     kv.delete(str(subject).encode())
     site.blocks_changed()
@@ -145,7 +152,7 @@ def _plan_block(call: Invocation) -> Question:
 def _blocks(call: Invocation, question: Question) -> Iterator[Row]:
     now = time.time()
     with StoreReader(call.folder()) as reader:
-        for block in restrictions.stored_blocks(reader.store.kv(restrictions.BLOCKS)):
+        for block in stored_blocks(reader.store.kv(BLOCKS)):
             if block.until > now:
                 until = None if math.isinf(block.until) else display_text("when", block.until)
                 yield {
@@ -177,7 +184,7 @@ def pause(site: JobTarget, action: Action) -> Result:
     before = paused_by(site.kv)
     if before:
         return f"it was paused already: {before}", {"paused": True, "changed": False}
-    restrictions.store_pause(site.kv, action)
+    store_pause(site.kv, action)
     site.pause(paused=True)
     how = "what is under way is finished" if site.running else "a crawl that is started waits"
     return f"paused; {how}", {"paused": True, "changed": True}
@@ -188,7 +195,7 @@ def resume(site: JobTarget, action: Action) -> Result:
     action.expect()
     if not paused_by(site.kv):
         return "it was not paused", {"paused": False, "changed": False}
-    restrictions.delete_pause(site.kv)
+    delete_pause(site.kv)
     site.pause(paused=False)
     return "the crawl goes on", {"paused": False, "changed": True}
 

@@ -22,10 +22,9 @@ from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots_rules import origin_of
-from scrapy_spider_suite.operate import restrictions, url_selection
+from scrapy_spider_suite.operate import url_selection
 from scrapy_spider_suite.operate.actions import Action, Answer, AuditLog
-from scrapy_spider_suite.operate.job_target import JobTarget
-from scrapy_spider_suite.operate.restrictions import StoredBlock
+from scrapy_spider_suite.operate.job_target import BLOCKS, JobTarget, StoredBlock, stored_blocks
 from scrapy_spider_suite.operate.url_selection import parse_subject
 from scrapy_spider_suite.operate.verb import (
     WAITING,
@@ -98,7 +97,7 @@ def _is_known(store: RocksStore, folder: Path, subject: HostPattern) -> bool:
     below = subject.kind is PatternKind.PREFIX
     if store.record(subject.host) is not None and not (below and store.sieve is None):
         return True
-    blocks = restrictions.stored_blocks(store.kv(restrictions.BLOCKS))
+    blocks = stored_blocks(store.kv(BLOCKS))
     found = [HostPattern.parse(each.subject) for each in blocks]
     if subject in found if below else any(each.host == subject.host for each in found):
         return True
@@ -145,7 +144,7 @@ class HostDrop:
         if not self._below:
             yield from self._forget_host()
         if progress.counts.pop(_HELD, 0):
-            store.kv(restrictions.BLOCKS).delete(str(self._subject).encode())
+            store.kv(BLOCKS).delete(str(self._subject).encode())
             self._site.blocks_changed()
         yield
         ranges = ranges_of_host(self._host)
@@ -202,7 +201,7 @@ class HostDrop:
 
     def _block(self) -> None:
         """Block it until the end, also over a kill; a block of the operator's own stays."""
-        kv, subject = self._store.kv(restrictions.BLOCKS), str(self._subject)
+        kv, subject = self._store.kv(BLOCKS), str(self._subject)
         if kv.get(subject.encode()) is None:
             who, when = self._action.who, self._action.when
             StoredBlock(subject, who, when, "it is being dropped").put(kv)

@@ -15,14 +15,18 @@ from typing import Any
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.fetch.dns_client import server_names
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
-from scrapy_spider_suite.operate import restrictions
+from scrapy_spider_suite.operate.job_target import (
+    BLOCKS,
+    pause_reasons,
+    paused_by,
+    policy_with_blocks,
+)
 from scrapy_spider_suite.operate.judge import (
     wait_counts,
     wait_rows,
     wait_summary,
     waits_in_status,
 )
-from scrapy_spider_suite.operate.restrictions import pause_reasons, paused_by
 from scrapy_spider_suite.operate.verb import (
     Found,
     Invocation,
@@ -204,7 +208,7 @@ def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> I
     """The rows of *hosts*, for ``hosts`` and ``why``."""
     now = time.time()
     running = reader.crawl_state(now).running
-    policy = restrictions.policy_with_blocks(reader.store.kv(restrictions.BLOCKS), now)
+    policy = policy_with_blocks(reader.store.kv(BLOCKS), now)
     paused = paused_by(reader.store.kv("control"))
     for name, record in hosts:
         exclusion = policy.exclusion_of_visit(name, "", now)
