@@ -29,15 +29,12 @@ class Command(base.VerbCommand):
     faults = (OSError,)
 
     def syntax(self) -> str:
-        """The arguments."""
         return "VERB [ARGUMENT...] -j redis://HOST/0 [options]"
 
     def short_desc(self) -> str:
-        """One line."""
         return "Start, look at and end the agents of a crawl of scrapy-spider-suite"
 
     def add_common_options(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the options that mean the same for every verb."""
         parser.add_argument(
             "-j", "--redis", dest="jobdir", metavar="URL",
             help="the Redis of the crawl (default: SUITE_REDIS_URL)",
@@ -50,7 +47,6 @@ class Command(base.VerbCommand):
         return list(self._verbs())
 
     def find(self, name: str) -> Verb | None:
-        """See `names`."""
         return self._verbs().get(name)
 
     def _verbs(self) -> dict[str, Verb]:
@@ -60,10 +56,8 @@ class Command(base.VerbCommand):
         return {verb.name: verb for verb in VERBS}
 
     def about(self) -> str:
-        """See `VerbCommand`."""
         return _ABOUT
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
-        """The Redis of the crawl, if one is named."""
         named = None if self.settings is None else self.settings.get("SUITE_REDIS_URL")
         return opts.jobdir or named or None

@@ -38,8 +38,7 @@ MODULE: Final = "scrapy_spider_suite.operate.fleet"
 _SUMS: Final = ("done", "failed", "pending")
 _SETTLED: Final = ("finished", "waiting", "drained")
 """Finish reasons of agents without rows in transit."""
-_LAST: Final = 4_096
-"""Bytes of the end of a log in which the last line is looked for."""
+_LAST: Final = 4_096  # bytes of the end of a log in which the last line is looked for
 
 
 class _Agent:
@@ -193,8 +192,7 @@ def _number(value: object) -> int:
 
 
 _SHOWN: Final = 10
-_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.]")
-"""Characters that no agent's name has."""
+_NOT_IN_NAMES: Final = re.compile(r"[^A-Za-z0-9_.]")  # characters that no agent's name has
 _POLL: Final = 0.2
 _SIGNALS: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 _OWN_SETTINGS: Final = frozenset({

@@ -39,8 +39,7 @@ from scrapy_spider_suite.urls.normalize import host_of
 
 _URL, _VIA = 4, 5
 _STEP: Final = 1 << 20
-_OVERLAP: Final = 600
-"""More bytes than a name and the characters around it."""
+_OVERLAP: Final = 600  # more bytes than a name and the characters around it
 
 
 class HostNames:
@@ -138,8 +137,7 @@ def _holds(file: BinaryIO, names: HostNames) -> bool:
 
 
 _SHOWN: Final = 60
-_BACKLOG: Final = 10_000
-"""Rows that are changed in one batch."""
+_BACKLOG: Final = 10_000  # rows that are changed in one batch
 
 
 @dataclass(slots=True)

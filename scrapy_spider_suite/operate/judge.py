@@ -39,7 +39,6 @@ from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.store.counters import Counters, domain_row
 from scrapy_spider_suite.store.host_queues import NEVER
-from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.filters import Fact, LinkFacts, Stage
 from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse_reference
@@ -98,86 +97,6 @@ def decisive(findings: list[Finding]) -> Finding:
     return Finding("nothing", Judgement.FETCH, "nothing stands in the way")
 
 
-def trap_finding(
-    terms: CrawlTerms, refusal: TrapRefusal, judgement: Judgement = Judgement.REFUSE
-) -> Finding:
-    why = str(refusal) if refusal.trap is Trap.PREFIX else f"a trap: {refusal}"
-    return Finding("trap", judgement, why, terms.where("SUITE_TRAPS", refusal.trap.value))
-
-
-class TrapJudge:
-    """Judges URLs of one job by its traps; reads from *store* what a crawl has in memory."""
-
-    def __init__(self, terms: CrawlTerms, policy: Policy, store: RocksStore) -> None:
-        self._terms = terms
-        self._policy = policy
-        self._store = store
-        self._stats = TrapStats(store)
-        self._traps = Traps(store, policy, self._stats, lambda identity: False, self._has_values)
-        self._miner = UrlMiner(self._stats, lambda identity: False)
-
-    def link_refusal(self, url: str, host: str) -> TrapRefusal | None:
-        """Why a link to the normal *url* on *host* is refused, beside the look of the URL."""
-        return self._permuted(url, host) or self._traps.closed(url, host)
-
-    def at_its_turn(self, entry: Entry) -> Finding | None:
-        """Why the pending *entry* will be refused."""
-        if entry.flags & ASKED_FOR:
-            return None
-        if self._miner.gave_up(entry):
-            why = "mined, and too many like it are not there"
-            where = self._terms.where("SUITE_GUESS_URLS")
-            return Finding(MINING, Judgement.REFUSE, why, where)
-        refusal = self._traps.waited_in(entry.url, entry.host)
-        return None if refusal is None else trap_finding(self._terms, refusal)
-
-    def put_last(self, entry: Entry) -> Finding | None:
-        """Why a trap puts the pending *entry* after the others of its host.
-
-        Its priority fell with each of its folders that had had its share, the first one first.
-        """
-        fell = 0 if entry.flags & ASKED_FOR else round(-entry.priority / BEHIND)
-        if fell >= LAST // BEHIND:
-            space = self._traps.numbered(entry.url, self._stats.get(entry.host))
-            refusal = TrapRefusal(Trap.NUMBERS, space or path_and_query(entry.url))
-            return trap_finding(self._terms, refusal, Judgement.FETCH)
-        path = path_and_query(entry.url).partition("?")[0]
-        if fell <= 0 or not (crowded := [*folders(path)][-fell:]):
-            return None
-        return trap_finding(self._terms, TrapRefusal(Trap.PREFIX, crowded[0]), Judgement.FETCH)
-
-    def _permuted(self, url: str, host: str) -> TrapRefusal | None:
-        """A known URL that differs from *url* in the order of its query only."""
-        store, query = self._store, sorted_query(url)
-        if not self._policy.traps.permuted or "&" not in url:
-            return None
-        if store.state(host_key(host) + url.encode()) is not None:
-            return None
-        for each in self._queries(f"{url.partition('?')[0]}?", host):
-            if sorted_query(each) == query:
-                return TrapRefusal(Trap.PERMUTED, each)
-        return None
-
-    def _has_values(self, space: str, parameters: list[str]) -> bool:
-        """Whether the job knows URLs that begin with *space* with each of *parameters*."""
-        missing = set(parameters)
-        for each in self._queries(space, host_of(space)):
-            missing.difference_update(each[len(space) :].split("&"))
-            if not missing:
-                return True
-        return False
-
-    def _queries(self, space: str, host: str) -> Iterator[str]:
-        """The URLs of *host* that begin with *space*, as far as the job knows them."""
-        for name, _ in self._store.states(host_key(host), space.encode()):
-            url = name.decode("utf-8", "replace")
-            if not url.startswith(space):
-                break
-            yield url
-        if self._store.archive is not None:
-            yield from self._store.archive.urls.iter(space)
-
-
 class UrlJudge:
     """Asks the rules of the job of *reader*, or of a crawl by *terms* that is to begin.
 
@@ -206,11 +125,15 @@ class UrlJudge:
             self._filters = terms.filters()
         except SettingsError as error:
             print(f"scrapy frontier: {error}: judged without filters", file=sys.stderr)
-        self._store = self._traps = None
+        self._store = None
         if reader is None:
             return
         self._store = store = reader.store
-        self._traps = TrapJudge(terms, self._policy, store)
+        self._stats = TrapStats(store)
+        self._traps = Traps(
+            store, self._policy, self._stats, lambda identity: False, self._has_values
+        )
+        self._miner = UrlMiner(self._stats, lambda identity: False)
         self._robots = RobotsStore(store.kv("robots"))
         for name, _ in store.kv("trusted").items():
             self._addresses.trust(name.decode())
@@ -243,16 +166,44 @@ class UrlJudge:
         excused = {"robots"} if entry.flags & Flag.NO_ROBOTS else set()
         if entry.flags & Flag.PROXIED:
             excused.add("address")
-        trapped = None if self._traps is None else self._traps.at_its_turn(entry)
         found = [each for each in self.findings(entry.url, 0, entry) if each.rule not in excused]
-        return found if trapped is None else [trapped, *found]
+        return [*self._check_traps_at_its_turn(entry), *found]
+
+    def _check_traps_at_its_turn(self, entry: Entry) -> Iterator[Finding]:
+        if self._store is None or entry.flags & ASKED_FOR:
+            return
+        if self._miner.gave_up(entry):
+            yield self._refuse(MINING, "mined, and too many like it are not there",
+                               "SUITE_GUESS_URLS")  # fmt: skip
+        elif (refusal := self._traps.waited_in(entry.url, entry.host)) is not None:
+            yield self._trap_finding(refusal)
 
     def put_last(self, entry: Entry) -> Finding | None:
-        """Why the pending *entry* comes after the others of its host, if it does."""
-        return None if self._traps is None else self._traps.put_last(entry)
+        """Why a trap puts the pending *entry* after the others of its host, if one does.
+
+        Its priority fell with each of its folders that had had its share, the first one first.
+        """
+        fell = 0 if entry.flags & ASKED_FOR else round(-entry.priority / BEHIND)
+        if self._store is None or fell <= 0:
+            return None
+        if fell >= LAST // BEHIND:
+            space = self._traps.numbered(entry.url, self._stats.get(entry.host))
+            refusal = TrapRefusal(Trap.NUMBERS, space or path_and_query(entry.url))
+            return self._trap_finding(refusal, Judgement.FETCH)
+        crowded = [*folders(path_and_query(entry.url).partition("?")[0])][-fell:]
+        if not crowded:
+            return None
+        return self._trap_finding(TrapRefusal(Trap.PREFIX, crowded[0]), Judgement.FETCH)
 
     def _refuse(self, rule: str, why: str, setting: str) -> Finding:
         return Finding(rule, Judgement.REFUSE, why, self._terms.where(setting))
+
+    def _trap_finding(
+        self, refusal: TrapRefusal, judgement: Judgement = Judgement.REFUSE
+    ) -> Finding:
+        why = str(refusal) if refusal.trap is Trap.PREFIX else f"a trap: {refusal}"
+        where = self._terms.where("SUITE_TRAPS", refusal.trap.value)
+        return Finding("trap", judgement, why, where)
 
     def _check_scope(self, url: str, host: str, depth: int) -> Iterator[Finding]:
         # Only links are checked: a seed is meant as it is.
@@ -304,10 +255,43 @@ class UrlJudge:
             return
         betrayed = trap_of_url(url, self._policy.traps, time.gmtime(self._wall).tm_year)
         refusal = None if betrayed is None else TrapRefusal(betrayed)
-        if refusal is None and self._traps is not None:
-            refusal = self._traps.link_refusal(url, host)
+        if refusal is None and self._store is not None:
+            refusal = self._permuted(url, host) or self._traps.closed(url, host)
         if refusal is not None:
-            yield trap_finding(self._terms, refusal)
+            yield self._trap_finding(refusal)
+
+    def _permuted(self, url: str, host: str) -> TrapRefusal | None:
+        """A known URL that differs from *url* in the order of its query only."""
+        store, query = self._store, sorted_query(url)
+        if store is None or not self._policy.traps.permuted or "&" not in url:
+            return None
+        if store.state(host_key(host) + url.encode()) is not None:
+            return None
+        for each in self._queries(f"{url.partition('?')[0]}?", host):
+            if sorted_query(each) == query:
+                return TrapRefusal(Trap.PERMUTED, each)
+        return None
+
+    def _has_values(self, space: str, parameters: list[str]) -> bool:
+        """Whether the job knows URLs that begin with *space* with each of *parameters*."""
+        missing = set(parameters)
+        for each in self._queries(space, host_of(space)):
+            missing.difference_update(each[len(space) :].split("&"))
+            if not missing:
+                return True
+        return False
+
+    def _queries(self, space: str, host: str) -> Iterator[str]:
+        """The URLs of *host* that begin with *space*, as far as the job knows them."""
+        if self._store is None:
+            return
+        for name, _ in self._store.states(host_key(host), space.encode()):
+            url = name.decode("utf-8", "replace")
+            if not url.startswith(space):
+                break
+            yield url
+        if self._store.archive is not None:
+            yield from self._store.archive.urls.iter(space)
 
     def _check_budgets(self, host: str, record: HostRecord) -> Iterator[Finding]:
         terms, policy = self._terms, self._policy

@@ -33,8 +33,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROOT = Path("/")
-_NO_LIMIT = 1 << 60
-"""Control groups of the first version say "no limit" by a number near 2^63."""
+_NO_LIMIT = 1 << 60  # control groups of the first version say "no limit" by a number near 2^63
 
 
 class MemoryLimit(NamedTuple):
@@ -128,8 +127,7 @@ def _read(line: str) -> Mount | None:
 
 SCRAPY_QUEUE: Final = "requests.queue"
 _STATE, _INFO = "active.json", "info.json"
-_NUMBER = 4
-"""Bytes of a number in a LIFO queue, big-endian."""
+_NUMBER = 4  # bytes of a number in a LIFO queue, big-endian
 
 
 def _queued_requests(folder: Path) -> Iterator[int]:
@@ -149,15 +147,12 @@ def _queued_requests(folder: Path) -> Iterator[int]:
             continue
 
 
-_OTHER_FILES = 320
-"""Files beside connections: the store keeps up to 256 open."""
-_PROCESS = 192 << 20
-"""Bytes for Python, Scrapy and their pages under way."""
+_OTHER_FILES = 320  # files beside connections: the store keeps up to 256 open
+_PROCESS = 192 << 20  # bytes for Python, Scrapy and their pages under way
 _REMEMBERED = 120
 """Seconds for which a firewall follows a connection that was closed (nf_conntrack's TIME_WAIT)."""
 _NEARLY_FULL = 0.8
-_CLOCK = 60.0
-"""Seconds that a clock may be set back without a word."""
+_CLOCK = 60.0  # seconds that a clock may be set back without a word
 
 
 def machine_findings(crawl: Crawl, root: Path = ROOT) -> Iterator[str]:
@@ -266,8 +261,7 @@ def _check_queue(path: Path) -> Iterator[str]:
 
 _COMPACTION = 25 * (64 << 20)
 """Most bytes that RocksDB merges at once: 25 files of the default size (max_compaction_bytes)."""
-_SLACK = 1.1
-"""How much more than enough there has to be before it is enough again."""
+_SLACK = 1.1  # how much more than enough there has to be before it is enough again
 
 
 class Shortage(NamedTuple):
@@ -324,16 +318,11 @@ def display_bytes(count: int) -> str:
 
 DISK = "the disk"
 """Why the scheduler is paused, among its other reasons."""
-_LOOK = 1.0
-"""Seconds between two looks at the disks."""
-_RETRY = 5.0
-"""Seconds between two attempts to write."""
-_GIVE_UP = 900.0
-"""Seconds for which a disk may fail to write although it has room."""
-_CALM = 60.0
-"""Seconds without a failure after which the next one is another."""
-_ROOM = 1 << 20
-"""Bytes free below which a disk is full, whatever SUITE_MIN_FREE says."""
+_LOOK = 1.0  # seconds between two looks at the disks
+_RETRY = 5.0  # seconds between two attempts to write
+_GIVE_UP = 900.0  # seconds for which a disk may fail to write although it has room
+_CALM = 60.0  # seconds without a failure after which the next one is another
+_ROOM = 1 << 20  # bytes free below which a disk is full, whatever SUITE_MIN_FREE says
 _FULL = tuple(map(os.strerror, (errno.ENOSPC, errno.EDQUOT)))
 """Messages of failures that end as soon as there is room: they may last for ever."""
 _PAUSES = "%s: the crawl pauses until %s; nothing is lost"

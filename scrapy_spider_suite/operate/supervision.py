@@ -79,8 +79,7 @@ class SystemdNotifier:
 
 TICK = 1.0
 """Seconds between two looks of the watchdog."""
-_LEAST = 3
-"""Fewest ticks of a stall: the first after a pause of the process says nothing."""
+_LEAST = 3  # fewest ticks of a stall: the first after a pause of the process says nothing
 
 
 class StallCounter:
@@ -185,11 +184,9 @@ def tasks(loop: asyncio.AbstractEventLoop, most: int = 20) -> str:
     return text.getvalue()
 
 
-_REPORT = 10.0
-"""Seconds for the report of a stalled crawl: the log may be stalled itself."""
+_REPORT = 10.0  # seconds for the report of a stalled crawl: the log may be stalled itself
 STACKS = "stacks.txt"
-_LAST_WRITE = 2.0
-"""Seconds that the last status waits for the write before it."""
+_LAST_WRITE = 2.0  # seconds that the last status waits for the write before it
 
 _codes: WeakKeyDictionary[ScrapyCommand, dict[int, ExitCode]] = WeakKeyDictionary()
 

@@ -74,8 +74,7 @@ def matches(text: str, pieces: Sequence[str]) -> bool:
     return True
 
 
-_HOSTS_A_PORTION = 200
-"""Hosts that are looked at in one portion."""
+_HOSTS_A_PORTION = 200  # hosts that are looked at in one portion
 
 
 def hosts_matching(

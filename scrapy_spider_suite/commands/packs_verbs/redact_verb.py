@@ -28,8 +28,7 @@ from scrapy_spider_suite.packs.redaction import (
 from scrapy_spider_suite.store.job_directory import FOLDER as JOB
 from scrapy_spider_suite.store.job_directory import JobFile
 
-_WAIT: Final = 60.0
-"""Seconds to wait for a job that cannot be written."""
+_WAIT: Final = 60.0  # seconds to wait for a job that cannot be written
 
 
 def _options(parser: argparse.ArgumentParser) -> None:

@@ -27,10 +27,8 @@ from scrapy_spider_suite.runtime.text import counted, printable
 if TYPE_CHECKING:
     from scrapy_spider_suite.analysis.search.text_index import Hit
 
-_TRIES: Final = 10
-"""Processes that are started in a row; a page may end one."""
-_WAIT: Final = "60"
-"""Seconds to wait for another process that writes."""
+_TRIES: Final = 10  # processes that are started in a row; a page may end one
+_WAIT: Final = "60"  # seconds to wait for another process that writes
 
 
 def _search_options(parser: argparse.ArgumentParser) -> None:

@@ -44,13 +44,10 @@ from scrapy_spider_suite.urls.url_lists import ORIGIN, BadLine, SeedLines
 
 _ASSIGNMENT = re.compile(r"'?([\w.-]+)'? \(([0-9a-f]{16})\)")
 _SHOWN, _SHOWN_BAD, _KEPT_BAD = 10, 5, 1_000
-_MOST = 20
-"""Names in one line."""
+_MOST = 20  # names in one line
 _POLL, _SEND_POLL = 0.1, 0.05
-_CHECK = 2.0
-"""Seconds between checks for agents that ended."""
-_TELL = 5.0
-"""Seconds until the agents waited for are printed."""
+_CHECK = 2.0  # seconds between checks for agents that ended
+_TELL = 5.0  # seconds until the agents waited for are printed
 WAIT: Final = 60.0
 """Seconds to wait for a look."""
 

@@ -54,18 +54,12 @@ logger = logging.getLogger(__name__)
 
 OUT: Final = 8 << 20
 """Most characters of the lines of an answer."""
-_MOST: Final = 2
-"""Processes at a time: each reads as much of the disk as it can."""
-_CALM: Final = 5
-"""Niceness of a process that looks: the crawl comes first."""
-_IDLE: Final = 60.0
-"""Seconds after which an idle process ends."""
-_LINE: Final = 8 * OUT
-"""Most characters of an encoded answer: each one may be escaped."""
-_SUFFIX: Final = "-call"
-"""Ends the ids of actions that come from calls."""
-_KNOWN: Final = 1_000
-"""Answers that are kept in memory: more calls are never under way."""
+_MOST: Final = 2  # processes at a time: each reads as much of the disk as it can
+_CALM: Final = 5  # niceness of a process that looks: the crawl comes first
+_IDLE: Final = 60.0  # seconds after which an idle process ends
+_LINE: Final = 8 * OUT  # most characters of an encoded answer: each one may be escaped
+_SUFFIX: Final = "-call"  # ends the ids of actions that come from calls
+_KNOWN: Final = 1_000  # answers that are kept in memory: more calls are never under way
 _POLL: Final = 0.1
 _SAID: Final = 2_000
 LISTEN: Final = 1.0
@@ -74,10 +68,8 @@ STAND: Final = 60
 """Polls for calls per poll for standing calls."""
 ABREAST: Final = 100
 """Calls carried out at a time."""
-_AWAY: Final = 10.0
-"""Longest pause, in seconds, while Redis is unusable."""
-_SILENT: Final = 60.0
-"""Seconds to wait for the next piece of a list: its sender was killed then."""
+_AWAY: Final = 10.0  # longest pause, in seconds, while Redis is unusable
+_SILENT: Final = 60.0  # seconds to wait for the next piece of a list: its sender was killed then
 _TIMEOUT: Final = 10.0
 _SCRIPTS: Final = {
     name: load_script(name) for name in ("asked", "answer", "piece", "standing")

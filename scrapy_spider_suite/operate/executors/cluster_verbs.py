@@ -65,8 +65,7 @@ _HERE = (MemberState.ACTIVE, MemberState.LEAVING)
 _GONE = (MemberState.LEFT, MemberState.DEAD, MemberState.REMOVED)
 _ANSWER = 15.0
 _POLL = 1.0
-_PROGRESS = 10.0
-"""Seconds between two lines on how far a drain is."""
+_PROGRESS = 10.0  # seconds between two lines on how far a drain is
 _HANDOVER = "handover"
 _RATE = 16 << 20
 

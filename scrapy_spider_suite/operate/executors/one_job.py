@@ -44,19 +44,14 @@ from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 logger = logging.getLogger(__name__)
 
 _POLL = 0.05
-_ASK = 0.5
-"""Seconds between two looks at whether the crawl has ended meanwhile."""
-_AT_ONCE = 100
-"""Answers that are given in one go: some milliseconds."""
-_RETRY = 10.0
-"""Seconds between two tries to give an answer."""
+_ASK = 0.5  # seconds between two looks at whether the crawl has ended meanwhile
+_AT_ONCE = 100  # answers that are given in one go: some milliseconds
+_RETRY = 10.0  # seconds between two tries to give an answer
 _CARRIED_OUT = b"carried out "
 """Begins the key of an answer in the job; it is written with the last portion of its action."""
-_SAID = 2_000
-"""Characters that are left of an answer that is too long."""
+_SAID = 2_000  # characters that are left of an answer that is too long
 _SWEEP = 3600.0
-_READ = 100
-"""Actions that are read at a time: some milliseconds."""
+_READ = 100  # actions that are read at a time: some milliseconds
 _ABREAST = 8
 """Long actions that are under way at a time, beside those that wait: each has a file open."""
 

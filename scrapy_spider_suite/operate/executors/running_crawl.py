@@ -53,8 +53,7 @@ logger = logging.getLogger(__name__)
 
 _PRIVATE: Final = "SUITE_ALLOW_PRIVATE_ADDRESSES"
 _REFUSED: Final = Event.PRIVATE_ADDRESS
-_FILTERS: Final = frozenset(FILTER_SETTINGS.values())
-"""Settings by which the filters are made anew."""
+_FILTERS: Final = frozenset(FILTER_SETTINGS.values())  # settings by which the filters are made anew
 
 
 def retry_refused(crawl: Crawl) -> None:

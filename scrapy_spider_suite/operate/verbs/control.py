@@ -46,8 +46,7 @@ from scrapy_spider_suite.settings.values import duration
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 
-_ROWS = 50
-"""Rows that are looked at in one portion."""
+_ROWS = 50  # rows that are looked at in one portion
 
 
 def block(site: JobTarget, action: Action) -> Result | Work:

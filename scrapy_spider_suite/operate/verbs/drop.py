@@ -50,16 +50,11 @@ from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 from scrapy_spider_suite.urls.hosts import registered_domain
 
 _ROWS = 50
-_BUCKETS = 32
-"""Groups of robots.txt that are read in one portion."""
-_DIGESTS = 1_000
-"""Pages by their digests that are read in one portion: some milliseconds."""
-_KNOWN = "known"
-"""The fact of a receipt: there was something to be dropped."""
-_NOT_REMOVED = "not_removed"
-"""The fact of a receipt: places that could not be rewritten."""
-_NOT_TOUCHED = "not_touched"
-"""The fact of a receipt: places that stay."""
+_BUCKETS = 32  # groups of robots.txt that are read in one portion
+_DIGESTS = 1_000  # pages by their digests that are read in one portion: some milliseconds
+_KNOWN = "known"  # the fact of a receipt: there was something to be dropped
+_NOT_REMOVED = "not_removed"  # the fact of a receipt: places that could not be rewritten
+_NOT_TOUCHED = "not_touched"  # the fact of a receipt: places that stay
 _HELD = "held"
 _COUNTED = ("pending", "done", "failed", "unread", "seeds", "robots", "cookies")
 

@@ -53,12 +53,10 @@ from scrapy_spider_suite.urls.url_lists import (
     read_lines,
 )
 
-_SCHEDULING = 0.005
-"""Seconds for which seeds are scheduled before they are written."""
+_SCHEDULING = 0.005  # seconds for which seeds are scheduled before they are written
 _URLS = 50
 _HOSTS = 200
-_AHEAD = 10_000
-"""URLs to be moved to the front, for which the queues of their hosts are read once."""
+_AHEAD = 10_000  # URLs to be moved to the front, for which the queues of their hosts are read once
 _NOT_A_URL = 0xFF  # begins the identity of a spider's own request
 _PENDING = UrlState(State.PENDING)
 
@@ -102,25 +100,21 @@ def _bad_of(counts: SeedCounts) -> dict[str, Any]:
 def refetch(site: JobTarget, action: Action) -> Work:
     """Make URLs that are done or failed pending: those of a pattern, or those that came with it."""
     action.expect("pattern", "first")
-    first = action.get("first", bool, False)
-    progress, bad, also = ActionProgress(site.kv, action.id), {}, ""
+    renewal, bad, also = Renewal(site, action), {}, ""
     if "pattern" in action.arguments:
         subject, wanted = parse_pattern(action.get("pattern", str), site.normal)
         # Archived URLs get their rows back first.
-        walk = _walk(
-            site, progress, subject, lambda url, _: wanted(url), first=first, archived=True
-        )
+        walk = renewal.walk(subject, lambda url, _: wanted(url), archived=True)
         yield from while_locked(site.store.archive, walk)
         if site.store.sieve is not None:
             also = f"; {_ONLY_FINGERPRINTS}"
     else:
-        counts = yield from _renew_listed(site, action, progress, first=first)
+        counts = yield from renewal.renew_listed(action)
         if counts.bad:
             bad = _bad_of(counts)
             lines = counted(counts.bad, "line is no URL", "lines are no URLs")
             also = f"; {lines}: {'; '.join(counts.first_bad)}"
-    progress.forget()
-    said, facts = _renewed(progress, "", "fetched again")
+    said, facts = renewal.result("", "fetched again")
     return said + also, facts | bad
 
 
@@ -131,7 +125,7 @@ def retry(site: JobTarget, action: Action) -> Work:
     subject, within = None, None
     if "subject" in action.arguments:
         subject, within = parse_pattern(action.get("subject", str), site.normal)
-    progress = ActionProgress(site.kv, action.id)
+    renewal = Renewal(site, action)
 
     def wanted(url: str, state: UrlState) -> bool:
         failed = state.state is State.FAILED and state.event is cause
@@ -139,16 +133,12 @@ def retry(site: JobTarget, action: Action) -> Work:
 
     def begin(host: str) -> None:
         if cause is Event.TRAP:
-            progress.count("traps_opened", site.frontier.traps.reopen(host))
+            renewal.progress.count("traps_opened", site.frontier.traps.reopen(host))
 
-    yield from _walk(site, progress, subject, wanted, begin=begin)
+    yield from renewal.walk(subject, wanted, begin=begin)
     if cause is Event.TRAP:
         site.frontier.traps.stats.save()
-    progress.forget()
-    return _renewed(progress, f" that failed ({cause.value.replace('_', ' ')})", "tried again")
-
-
-# Lists
+    return renewal.result(f" that failed ({cause.value.replace('_', ' ')})", "tried again")
 
 
 def _read_list(site: JobTarget, action: Action, listed: SeedList) -> Iterator[None]:
@@ -176,133 +166,128 @@ def _read_lines(site: JobTarget, listed: SeedList) -> Iterator[None]:
         yield
 
 
-def _renew_listed(
-    site: JobTarget, action: Action, progress: ActionProgress, *, first: bool
-) -> Generator[None, None, SeedCounts]:
-    ahead: dict[str, set[bytes]] = {}
+class Renewal:
+    """Makes URLs of the job *site* pending for *action*; its portions continue after a kill."""
 
-    def plant(seeds: Sequence[Seed]) -> int:
-        for seed in seeds:
-            entry, data = find_seed(site.store, seed, site.normal)
-            if entry is None or data is None:
-                progress.count("unknown")
+    def __init__(self, site: JobTarget, action: Action) -> None:
+        self.progress = ActionProgress(site.kv, action.id)
+        self._site = site
+        self._first = action.get("first", bool, False)
+
+    def renew_listed(self, action: Action) -> Generator[None, None, SeedCounts]:
+        """Renew the URLs that came with *action*."""
+        site, progress = self._site, self.progress
+        ahead: dict[str, set[bytes]] = {}
+
+        def plant(seeds: Sequence[Seed]) -> int:
+            for seed in seeds:
+                entry, data = find_seed(site.store, seed, site.normal)
+                if entry is None or data is None:
+                    progress.count("unknown")
+                elif not self._renew(entry, UrlState.from_bytes(data)) and self._first:
+                    ahead.setdefault(entry.host, set()).add(entry.identity)
+            return 0
+
+        # By the plain form: the crawl's own would not find a URL in its server's spelling.
+        listed = SeedList(site.store, plant, SeedLines("URLs"), f"refetch {action.id}")
+        for _ in _read_list(site, action, listed):
+            if sum(map(len, ahead.values())) >= _AHEAD:
+                yield from self._move_listed(ahead)
+            if not ahead:  # else a kill would leave some behind
+                listed.save()
+                progress.save()
+            yield
+        yield from self._move_listed(ahead)
+        listed.forget()
+        return listed.counts
+
+    def _move_listed(self, ahead: dict[str, set[bytes]]) -> Iterator[None]:
+        for host in ahead:
+            yield from self._move_to_front(host, lambda it: it.identity in ahead[it.host])
+        ahead.clear()
+
+    def walk(
+        self, subject: HostPattern | None, wanted: Wanted, *, archived: bool = False,
+        begin: Callable[[str], None] = lambda host: None,
+    ) -> Generator[Any, None, None]:  # fmt: skip
+        """Renew the *wanted* URLs of *subject*, None: of every host with failures.
+
+        *begin* is called with each host; *archived*: archived URLs, too, which get rows again.
+        """
+        site, progress = self._site, self.progress
+        hosts = self._failed_hosts()
+        if subject is not None:
+            hosts = hosts_matching(site.rework, subject, progress)
+        for host in hosts:
+            if host is None:
+                progress.save()
+                yield
                 continue
-            state = UrlState.from_bytes(data)
-            if not _renew(site, progress, entry, state, first=first) and first:
-                ahead.setdefault(entry.host, set()).add(entry.identity)
-        return 0
+            begin(host)
+            if archived:
+                yield from bring_back(site.store, host)
+            while rows := site.rework.urls(host, progress.url, _URLS):
+                for name, state in rows:
+                    progress.url = name
+                    if name[0] == _NOT_A_URL:
+                        progress.count("requests_of_the_spider", wanted(state.url, state))
+                    elif wanted(url := name.decode("utf-8", "replace"), state):
+                        self._renew(Entry(host, url, host_key(host) + name), state)
+                progress.save()
+                yield
+            if self._first:
+                yield from self._move_to_front(host, lambda each: wanted(each.url, _PENDING))
+            progress.url = b""
 
-    # By the plain form: the crawl's own would not find a URL in its server's spelling.
-    listed = SeedList(site.store, plant, SeedLines("URLs"), f"refetch {action.id}")
-    for _ in _read_list(site, action, listed):
-        if sum(map(len, ahead.values())) >= _AHEAD:
-            yield from _move_listed(site, progress, ahead)
-        if not ahead:  # else a kill would leave some behind
-            listed.save()
-            progress.save()
-        yield
-    yield from _move_listed(site, progress, ahead)
-    listed.forget()
-    return listed.counts
+    def _failed_hosts(self) -> Iterator[str | None]:
+        """Hosts with URLs that failed; None: a portion ends."""
+        while rows := self._site.rework.hosts(self.progress.host, _HOSTS):
+            for name, record in rows:
+                if record.failed:
+                    yield name
+                self.progress.host = name
+            yield None
 
+    def _renew(self, entry: Entry, state: UrlState) -> bool:
+        """Make *entry* pending; False if it is so already."""
+        site, progress = self._site, self.progress
+        if state.state is State.PENDING:
+            progress.count("pending_already")
+            return False
+        progress.count("hosts_given_up", site.rework.revive_host(entry.host))
+        voucher = voucher_of_sitemap(site.store, entry.identity)
+        if voucher is not None:
+            entry.payload = sitemap_payload(voucher)
+        entry.priority, entry.depth = FIRST if self._first else 0, state.depth
+        entry.flags |= int(Flag.DONT_FILTER)  # what is asked for is not judged by traps
+        taken = site.rework.requeue(entry, state, site.now())
+        progress.count("urls" if taken else "hosts_too_many_for_their_domain")
+        return True
 
-def _move_listed(
-    site: JobTarget, progress: ActionProgress, ahead: dict[str, set[bytes]]
-) -> Iterator[None]:
-    for host in ahead:
-        yield from _to_the_front(site, progress, host, lambda it: it.identity in ahead[it.host])
-    ahead.clear()
-
-
-# Patterns
-
-
-def _walk(
-    site: JobTarget, progress: ActionProgress, subject: HostPattern | None, wanted: Wanted, *,
-    first: bool = False,
-    archived: bool = False, begin: Callable[[str], None] = lambda host: None,
-) -> Generator[Any, None, None]:  # fmt: skip
-    """Renew the *wanted* URLs of *subject*, None: of every host with failures.
-
-    *begin* is called with each host; *archived*: archived URLs, too, which get rows again.
-    """
-    hosts = _failed_hosts(site, progress)
-    if subject is not None:
-        hosts = hosts_matching(site.rework, subject, progress)
-    for host in hosts:
-        if host is None:
-            progress.save()
+    def _move_to_front(self, host: str, wanted: Callable[[Entry], bool]) -> Iterator[None]:
+        site, after = self._site, BEHIND_FIRST
+        while entries := site.rework.pending(host, after, _URLS):
+            after = entries[-1].key
+            for entry in entries:
+                if wanted(entry):
+                    moved = site.rework.put_first(entry, site.now())
+                    self.progress.count("moved_to_the_front", moved)
+            self.progress.save()
             yield
-            continue
-        begin(host)
-        if archived:
-            yield from bring_back(site.store, host)
-        while rows := site.rework.urls(host, progress.url, _URLS):
-            for name, state in rows:
-                progress.url = name
-                if name[0] == _NOT_A_URL:
-                    progress.count("requests_of_the_spider", wanted(state.url, state))
-                elif wanted(url := name.decode("utf-8", "replace"), state):
-                    entry = Entry(host, url, host_key(host) + name)
-                    _renew(site, progress, entry, state, first=first)
-            progress.save()
-            yield
-        if first:
-            yield from _to_the_front(site, progress, host, lambda each: wanted(each.url, _PENDING))
-        progress.url = b""
 
+    def result(self, which: str, what: str) -> tuple[str, dict[str, Any]]:
+        """End the progress; return the message and the counts.
 
-def _failed_hosts(site: JobTarget, progress: ActionProgress) -> Iterator[str | None]:
-    """Hosts with URLs that failed; None: a portion ends."""
-    while rows := site.rework.hosts(progress.host, _HOSTS):
-        for name, record in rows:
-            if record.failed:
-                yield name
-            progress.host = name
-        yield None
-
-
-def _renew(
-    site: JobTarget, progress: ActionProgress, entry: Entry, state: UrlState, *, first: bool
-) -> bool:
-    """Make *entry* pending; False if it is so already."""
-    if state.state is State.PENDING:
-        progress.count("pending_already")
-        return False
-    progress.count("hosts_given_up", site.rework.revive_host(entry.host))
-    voucher = voucher_of_sitemap(site.store, entry.identity)
-    if voucher is not None:
-        entry.payload = sitemap_payload(voucher)
-    entry.priority, entry.depth = FIRST if first else 0, state.depth
-    entry.flags |= int(Flag.DONT_FILTER)  # what is asked for is not judged by traps
-    taken = site.rework.requeue(entry, state, site.now())
-    progress.count("urls" if taken else "hosts_too_many_for_their_domain")
-    return True
-
-
-def _to_the_front(
-    site: JobTarget, progress: ActionProgress, host: str, wanted: Callable[[Entry], bool]
-) -> Iterator[None]:
-    after = BEHIND_FIRST
-    while entries := site.rework.pending(host, after, _URLS):
-        after = entries[-1].key
-        for entry in entries:
-            if wanted(entry):
-                moved = site.rework.put_first(entry, site.now())
-                progress.count("moved_to_the_front", moved)
-        progress.save()
-        yield
-
-
-def _renewed(progress: ActionProgress, which: str, what: str) -> tuple[str, dict[str, Any]]:
-    """The message and the counts; *which* URLs they were, *what* becomes of them."""
-    counts = {"urls": 0} | {name: n for name, n in progress.counts.items() if n}
-    others = "; ".join(
-        f"{name.replace('_', ' ')}: {number}" for name, number in counts.items() if name != "urls"
-    )
-    urls = counted(counts["urls"], f"URL{which} is", f"URLs{which} are")
-    said = f"{urls} {what}{f' ({others})' if others else ''}"
-    return f"{said}; {SPIDERS_OWN}" if "requests_of_the_spider" in counts else said, counts
+        *which* URLs they were, *what* becomes of them.
+        """
+        self.progress.forget()
+        counts = {"urls": 0} | {name: n for name, n in self.progress.counts.items() if n}
+        others = "; ".join(
+            f"{name.replace('_', ' ')}: {n}" for name, n in counts.items() if name != "urls"
+        )
+        urls = counted(counts["urls"], f"URL{which} is", f"URLs{which} are")
+        said = f"{urls} {what}{f' ({others})' if others else ''}"
+        return f"{said}; {SPIDERS_OWN}" if "requests_of_the_spider" in counts else said, counts
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:

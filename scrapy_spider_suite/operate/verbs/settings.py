@@ -14,8 +14,7 @@ from scrapy_spider_suite.settings.table import FRONT_PAGE
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 
 _WIDTH = 100
-_VALUE = 16
-"""Columns of a value where a setting has one line; a longer one is cut."""
+_VALUE = 16  # columns of a value where a setting has one line; a longer one is cut
 _FRONT = "The ten to know first, beside Scrapy's JOBDIR and USER_AGENT"
 
 

@@ -7,7 +7,7 @@ import heapq
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from operator import attrgetter
 from typing import Any
@@ -79,12 +79,11 @@ def _read_status(call: Invocation, question: Question) -> Iterator[Row]:
         state, status = reader.crawl_state(now), reader.status() or {}
         row = _status_row(reader, state, status, now)
     if not call.json:
-        row["in_words"] = {
-            "running": words_of_state(state, status),
-            "paused": words_of_pauses(row["pauses"]) or ("yes" if row.get("paused") else ""),
-            "waiting": wait_summary(waits_in_status(status), now) if row["waits"] else "",
-            "name_servers": words_of_servers(row.get("silent_name_servers")),
-        }  # fmt: skip
+        words = row["in_words"] = crawl_in_words(state, status, row["pauses"], now)
+        if row.get("paused") and not row["pauses"]:
+            words["paused"] = "yes"
+        if not row["waits"]:
+            del words["waiting"]
     yield row
 
 
@@ -134,24 +133,27 @@ def pauses(reader: StoreReader, status: Mapping[str, Any]) -> list[str]:
     return pause_reasons(reader.store.kv("control"), known)
 
 
-def words_of_pauses(pauses: list[str]) -> str:
-    return f"by {', '.join(pauses)}" if pauses else ""
-
-
 def silent_servers(state: CrawlState, status: Mapping[str, Any]) -> Row:
     """The name servers of a running crawl, if none of them answers."""
     servers = status.get("silent_name_servers") if state.running else None
     return {} if servers is None else {"silent_name_servers": servers}
 
 
-def words_of_servers(servers: Sequence[str] | None) -> str:
-    if servers is None:
-        return ""
-    return f"none answers ({server_names(servers)}; SUITE_DNS_SERVERS chooses them)"
+def crawl_in_words(
+    state: CrawlState, status: Mapping[str, Any], pauses: list[str], now: float
+) -> dict[str, str]:
+    """Whether the crawl runs, and what it waits for; "": nothing to be said."""
+    servers = silent_servers(state, status).get("silent_name_servers")
+    return {
+        "running": _state_in_words(state, status),
+        "paused": f"by {', '.join(pauses)}" if pauses else "",
+        "waiting": wait_summary(waits_in_status(status), now),
+        "name_servers": "" if servers is None else
+        f"none answers ({server_names(servers)}; SUITE_DNS_SERVERS chooses them)",
+    }  # fmt: skip
 
 
-def words_of_state(state: CrawlState, status: Mapping[str, Any]) -> str:
-    """Whether the crawl runs, and how it ended, in one line."""
+def _state_in_words(state: CrawlState, status: Mapping[str, Any]) -> str:
     heard = display_text("when", status.get("when", status.get("started")))
     if state is CrawlState.KILLED:
         return f"no: killed, last heard {heard}"

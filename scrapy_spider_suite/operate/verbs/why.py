@@ -56,12 +56,10 @@ from scrapy_spider_suite.operate.verb import (
     value_argument,
 )
 from scrapy_spider_suite.operate.verbs.status import (
+    crawl_in_words,
     host_rows,
     pauses,
     silent_servers,
-    words_of_pauses,
-    words_of_servers,
-    words_of_state,
 )
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.values import integer
@@ -75,8 +73,7 @@ from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.url_lists import BadLine, SeedLines, read_lines
 
 _DAY = 86_400.0
-_BEFORE = 600.0
-"""Seconds before the last change of a URL's state in which its fetch may have ended."""
+_BEFORE = 600.0  # seconds before the last change of a URL's state in which its fetch may have ended
 _SHOWN = 3
 
 
@@ -237,16 +234,11 @@ def _show_why(call: Invocation, found: Found) -> int:
 def _of_crawl(call: Invocation, reader: StoreReader) -> Row:
     now = time.time()
     state, status = reader.crawl_state(now), reader.status() or {}
-    counts = waits_in_status(status)
-    paused, silent = pauses(reader, status), silent_servers(state, status)
+    paused = pauses(reader, status)
     if call.json:
-        waits = wait_rows(counts, now)
+        waits, silent = wait_rows(waits_in_status(status), now), silent_servers(state, status)
         return {"running": state.running, "paused": paused, "waits": waits, **silent}
-    lines = {
-        "running": words_of_state(state, status), "paused": words_of_pauses(paused),
-        "waiting": wait_summary(counts, now),
-        "name_servers": words_of_servers(silent.get("silent_name_servers")),
-    }  # fmt: skip
+    lines = crawl_in_words(state, status, paused, now)
     return {name: words for name, words in lines.items() if words}
 
 
