@@ -1,4 +1,4 @@
-"""The gate: the only way to the wire (architecture, §4.2).
+"""The downloader: the only way to the wire.
 
 A request with a visit comes from the frontier at its time. One without (robots.txt, media) waits
 here for the clocks of its host and address, never for a visit, and is active only while its bytes

@@ -57,10 +57,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _SCRAPY_DUPEFILTER = "scrapy.dupefilters.RFPDupeFilter"
-_SUITE_DUPEFILTERS = (
-    "scrapy_spider_suite.dupefilter.SieveDupeFilter",
-    "scrapy_spider_suite.dupefilter.TrieDupeFilter",
-)
+_SUITE_DUPEFILTERS = "scrapy_spider_suite.dupefilter."
 # Plain integers: operators of flags are Python code.
 _START_FLAG, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 
@@ -75,7 +72,7 @@ class Duplicates:
         # For Scrapy's and the suite's the frontier does the work. The suite's remember a request
         # at once, the frontier in the commit of its page: a kill would lose requests to them.
         chosen = load_object(crawler.settings["DUPEFILTER_CLASS"])
-        if global_object_name(chosen) in _SUITE_DUPEFILTERS:
+        if global_object_name(chosen).startswith(_SUITE_DUPEFILTERS):
             logger.warning(
                 "DUPEFILTER_CLASS = %r is not used: the suite's scheduler knows itself what was "
                 "seen; it is for other schedulers",

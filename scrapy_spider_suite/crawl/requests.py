@@ -1,7 +1,7 @@
 """Scrapy's requests, answers and errors as the frontier sees them.
 
-One identity decides which requests ask for the same page (architecture, §4.1): the normal form for
-bulk links and plain GET requests of the broad profile, else REQUEST_FINGERPRINTER_CLASS.
+One identity decides which requests ask for the same page: the normal form for bulk links and plain
+GET requests of the broad profile, else REQUEST_FINGERPRINTER_CLASS.
 """
 
 from __future__ import annotations

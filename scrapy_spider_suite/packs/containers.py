@@ -14,7 +14,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import cache
-from typing import BinaryIO, Final, NamedTuple, Protocol, TypeAlias
+from typing import BinaryIO, ClassVar, Final, NamedTuple, Protocol, TypeAlias
 from zlib import adler32
 
 import lzallright
@@ -49,6 +49,8 @@ class Container(Protocol):
 
     suffix: str
     grouped: bool
+    readers: ClassVar[str]
+    """Which programs open such a file."""
 
     def begin(self, name: str, time: int) -> bytes:
         """Return the header of a file. *time*: seconds since the epoch."""
@@ -141,6 +143,10 @@ _WINDOW = 1 << 20
 class LzopContainer:
     suffix: str = "lzo"
     grouped = True
+    readers: ClassVar[str] = (
+        "`lzop -dc FILE` or `scrapy packs cat FILE` prints its WARC, and "
+        "`scrapy packs export --warc-gz FILE` makes a file that every WARC tool opens"
+    )
 
     def __init__(self, lzo: LzoLibrary | None = None) -> None:
         self._lzo = lzo or best_library()()
@@ -361,6 +367,7 @@ class MemberContainer(Container):
 class GzipContainer(MemberContainer):
     suffix = "gz"
     magic = _GZIP_MAGIC
+    readers = "every WARC tool opens it"
 
     def compress(self, record: bytes) -> bytes:
         """Return a gzip member, without a time in its header."""
@@ -374,6 +381,7 @@ class GzipContainer(MemberContainer):
 class ZstdContainer(MemberContainer):
     suffix = "zst"
     magic = _ZSTD_MAGIC
+    readers = "FastWARC opens it, and `zstd -dc FILE` prints its WARC for other tools"
 
     def __init__(self) -> None:
         options: dict[int, int] = {

@@ -10,7 +10,7 @@ import errno
 import json
 import os
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
@@ -32,23 +32,19 @@ from scrapy_spider_suite.packs.warc import END, Record, parse_record, record_ext
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_file, write_all
 
-FORMATS: Final[dict[str, Callable[[], Container]]] = {
+FORMATS: Final[dict[str, type[Container]]] = {
     "lzo": LzopContainer,
     "gz": GzipContainer,
     "zst": ZstdContainer,
 }
 """The values of ``SUITE_PACKS_FORMAT``."""
 
-FORMAT_READERS: Final = {
-    "lzo": "`lzop -dc FILE` or `scrapy packs cat FILE` prints its WARC, and "
-    "`scrapy packs export --warc-gz FILE` makes a file that every WARC tool opens",
-    "gz": "every WARC tool opens it",
-    "zst": "FastWARC opens it, and `zstd -dc FILE` prints its WARC for other tools",
-}
+NAME: Final = rf".+\.warc\.({'|'.join(FORMATS)})"
+"""A pattern for the names of packs."""
 
 OPEN: Final = ".open"
 
-_NAME = re.compile(r".+\.warc\.(lzo|gz|zst)(\.open)?")
+_NAME = re.compile(rf"{NAME}(\.open)?")
 
 
 def make_container(form: str) -> Container:
@@ -62,7 +58,8 @@ def format_of(path: Path) -> str:
     """Return the format's name by the file's name. Raises `PackError`: no pack."""
     match = _NAME.fullmatch(path.name)
     if match is None:
-        raise PackError(f"not a pack (*.warc.lzo, *.warc.gz, *.warc.zst): {path}")
+        names = ", ".join(f"*.warc.{form}" for form in FORMATS)
+        raise PackError(f"not a pack ({names}): {path}")
     return match[1]
 
 

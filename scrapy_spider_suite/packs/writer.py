@@ -262,7 +262,7 @@ def _write_error(folder: Path, error: OSError) -> PackWriteError:
 
 
 # What a kill leaves beside a pack that has its name already, or was recovered.
-_LEFT = re.compile(r"(.+\.warc\.(?:lzo|gz|zst))\.(?:cdxj\.(?:open|new|raw)|open\.new)")
+_LEFT = re.compile(rf"({pack_file.NAME})\.(?:cdxj\.(?:open|new|raw)|open\.new)")
 
 
 class PackRecovery(NamedTuple):

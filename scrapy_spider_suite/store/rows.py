@@ -85,7 +85,7 @@ class UrlState:
     event: Event | None = None
     attempts: int = 0
     status: int = 0
-    when: int = 0  # seconds since the epoch
+    when: int = 0  # of the last attempt, in seconds since the epoch; 0: never tried
     url: str = ""  # only for identities from which the URL cannot be read
     via: str = ""  # the page that it came from; only of URLs that failed without an answer
     depth: int = 0  # links from a seed, 63 at most; of new URLs 0

@@ -25,7 +25,7 @@ from scrapy_spider_suite.packs import Damage, Page
 from scrapy_spider_suite.packs.cdxj import IndexEntry, timestamp
 from scrapy_spider_suite.packs.http_records import split_message
 from scrapy_spider_suite.packs.pack_file import (
-    FORMAT_READERS,
+    FORMATS,
     OPEN,
     Uploaded,
     closed_path,
@@ -67,7 +67,7 @@ def _run_ls(call: Invocation) -> int:
     call.table(rows, (*_COLUMNS, "uploaded") if uploaded else _COLUMNS)
     if not call.json:
         for form in sorted({format_of(path) for path in files}):
-            print(f"*.warc.{form}: {FORMAT_READERS[form]}", file=sys.stderr)
+            print(f"*.warc.{form}: {FORMATS[form].readers}", file=sys.stderr)
     return 0
 
 

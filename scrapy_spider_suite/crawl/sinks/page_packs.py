@@ -49,7 +49,7 @@ from scrapy_spider_suite.packs import (
 )
 from scrapy_spider_suite.packs.folder_index import IndexMerger
 from scrapy_spider_suite.packs.http_records import build_head
-from scrapy_spider_suite.packs.pack_file import FORMAT_READERS, Uploaded, format_of
+from scrapy_spider_suite.packs.pack_file import FORMATS, Uploaded, format_of
 from scrapy_spider_suite.packs.upload import UploadTarget, UploadThread
 from scrapy_spider_suite.packs.warc import LINKS_READ_LATER, SOFTWARE, URL_MAX
 from scrapy_spider_suite.runtime.text import counted
@@ -463,7 +463,7 @@ class PagePacks:
             elif not self._begun:
                 self._begun = True
                 path = self.folder / batch.pack
-                logger.info("The first pack is %s: %s", path, FORMAT_READERS[format_of(path)])
+                logger.info("The first pack is %s: %s", path, FORMATS[format_of(path)].readers)
             if batch.lease is not None:
                 leases.append(batch.lease)
         if failure:
