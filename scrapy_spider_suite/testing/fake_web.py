@@ -16,7 +16,6 @@ from typing import Any, TypeVar
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.testing import trap_sites
-from scrapy_spider_suite.testing import trap_sites as traps
 from scrapy_spider_suite.testing.arrivals import Arrival, ArrivalLog, QueryLog
 from scrapy_spider_suite.testing.config import FakeWebConfig, Ready, counted
 from scrapy_spider_suite.testing.connection import OpenConnections, ServerConnection
@@ -48,14 +47,14 @@ MISDIRECTED = 421
 
 def extra_endpoints(config: FakeWebConfig) -> int:
     """Return the number of listening addresses beside those of the synthetic hosts."""
-    count = 2 + len(config.sites) + (_hostile_count() if config.hostile else 0)
-    return count + (len(traps.NAMES) + len(trap_sites.ordinary_hosts()) if config.traps else 0)
+    count = 2 + len(config.sites)
+    if config.hostile:
+        from scrapy_spider_suite.testing.hostile_site import BEHAVIOURS
 
-
-def _hostile_count() -> int:
-    from scrapy_spider_suite.testing.hostile_site import address_count
-
-    return address_count()
+        count += len(BEHAVIOURS) + 1
+    if config.traps:
+        count += len(trap_sites.NAMES) + len(trap_sites.ordinary_hosts())
+    return count
 
 
 class PlainSite:
@@ -97,9 +96,9 @@ class HostTable:
 
     def _add_traps(self, config: FakeWebConfig, places: Sequence[LoopbackEndpoint]) -> None:
         names = trap_sites.ordinary_hosts()
-        self._traps = places[-len(names) - len(traps.NAMES) : -len(names)]
-        for host in traps.trap_hosts():
-            self._sites[host] = traps.TrapSite(self.base, config.seed)
+        self._traps = places[-len(names) - len(trap_sites.NAMES) : -len(names)]
+        for host in trap_sites.trap_hosts():
+            self._sites[host] = trap_sites.TrapSite(self.base, config.seed)
         for host, place in zip(names, places[-len(names) :], strict=True):
             self._sites[host] = trap_sites.OrdinarySite(config.seed)
             self._places[host] = place
@@ -110,7 +109,7 @@ class HostTable:
         hostile = site.HostileSite(
             self.base, pace=config.hostile_pace, seconds=config.hostile_seconds
         )
-        for host in site.host_names():
+        for host in site.hostile_hosts():
             self._sites[host] = hostile
             self._places[host] = places[site.address_number(host)]
 
@@ -120,7 +119,7 @@ class HostTable:
         if place is not None:
             return place
         if self._traps and host.endswith("-trap.test"):
-            return self._traps[traps.trap_number(host)]
+            return self._traps[trap_sites.trap_number(host)]
         return self._pool[self._web.address_index(self._web.host_index(host))]
 
     def address(self, host: str) -> str:
@@ -349,7 +348,7 @@ class FakeWeb:
         if config.hostile:
             seeds.append(self.url("hostile.test"))
         if config.traps:
-            hosts = [*traps.trap_hosts(), *trap_sites.ordinary_hosts()]
+            hosts = [*trap_sites.trap_hosts(), *trap_sites.ordinary_hosts()]
             seeds += [self.url(host) for host in hosts]
         return Ready(
             ports=ports,

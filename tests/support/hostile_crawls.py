@@ -9,7 +9,7 @@ from typing import Any
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
-from scrapy_spider_suite.testing.hostile_site import HOST, host_names
+from scrapy_spider_suite.testing.hostile_site import HOST, hostile_hosts
 from support.crawls import Crawl, crawl, web_settings
 
 NAMES = (
@@ -91,7 +91,7 @@ def _pages(folder: Path, hosts: list[str], port: int) -> dict[str, str]:
 
 def all_hosts() -> list[str]:
     """Every hostile host but the one whose index leads to them, and every special name."""
-    return [*NAMES, *(host for host in host_names() if host != HOST)]
+    return [*NAMES, *(host for host in hostile_hosts() if host != HOST)]
 
 
 def documented(page: Path) -> dict[str, dict[str, str]]:

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig, hostile_answers, hostile_site
-from scrapy_spider_suite.testing.hostile_answers import BEHAVIOURS, PAGE
+from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig, hostile_site
+from scrapy_spider_suite.testing.hostile_site import BEHAVIOURS, PAGE
 
 Ask = Callable[..., Any]
 Exchange = Callable[..., bytes]
@@ -181,9 +181,9 @@ def test_redirects_that_do_not_end(web: FakeWeb, ask: Ask) -> None:
 def test_redirects_to_private_addresses(web: FakeWeb, ask: Ask) -> None:
     """Each of the ways to write one has its own path."""
     base = web.url("redirect-private.hostile.test")
-    count = len(hostile_answers.PRIVATE_URLS)
+    count = len(hostile_site.PRIVATE_URLS)
     targets = {ask(web, f"{base}{k}").fields["location"] for k in range(count)}
-    assert len(targets) == len(hostile_answers.PRIVATE_URLS)
+    assert len(targets) == len(hostile_site.PRIVATE_URLS)
     assert "http://169.254.169.254/latest/meta-data/" in targets
 
 
