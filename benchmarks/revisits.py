@@ -216,7 +216,7 @@ def rows(number: int, rounds: int) -> None:
               referrer=f"http://h{n % 50}.test/section/")
         for n in range(number)
     ]  # fmt: skip
-    tags = Validators.of(b'"abc123"', b"Sun, 06 Nov 1994 08:49:37 GMT")
+    tags = Validators.from_headers(b'"abc123"', b"Sun, 06 Nov 1994 08:49:37 GMT")
     with tempfile.TemporaryDirectory() as folder:
         store = RocksStore(Path(folder) / "store")
         plans = RevisitPlans(store.kv("revisits"), RevisitPolicy(Mode.ADAPTIVE))
@@ -243,7 +243,7 @@ def rows(number: int, rounds: int) -> None:
     began = time.process_time()
     for _ in range(number):
         sha1_of(b"x" * 6_000)
-        Validators.of(b'"abc123"', b"Sun, 06 Nov 1994 08:49:37 GMT")
+        Validators.from_headers(b'"abc123"', b"Sun, 06 Nov 1994 08:49:37 GMT")
     print(f"digest and validators: {(time.process_time() - began) / number * 1e6:.0f} us a page")
 
 

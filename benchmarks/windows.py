@@ -29,7 +29,7 @@ def measure(kind: str, size: int, hosts: int, pages: int) -> str:
     with tempfile.TemporaryDirectory() as folder:
         store = RocksStore(Path(folder) / "store", memory=16 << 20)
         crawl = Crawl(
-            store, web, POLICY, capacity=1_000, seats=500, window=Window.of(kind, size),
+            store, web, POLICY, capacity=1_000, seats=500, window=Window.from_settings(kind, size),
             order=BottomUp(alternating=kind == "leaf"),
         )  # fmt: skip
         most = 0

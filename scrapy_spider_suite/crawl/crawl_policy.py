@@ -172,7 +172,7 @@ def make_window(settings: SuiteSettings, store: Store) -> Window | None:
     if settings.window != "none" and not store.durable:
         allowed = "'none' in the spider profile without JOBDIR, where all hosts are in memory"
         raise SettingsError.of("SUITE_WINDOW", settings.window, allowed)
-    return Window.of(settings.window, settings.window_size)
+    return Window.from_settings(settings.window, settings.window_size)
 
 
 class UserScore:

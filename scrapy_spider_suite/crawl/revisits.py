@@ -135,7 +135,7 @@ class Revisits:
         self._next = self._planner.revisits.next_due()
         limit, now = _AT_ONCE, crawl.now()
         until = now + crawl.frontier.wall_offset
-        self._budget.earn(now, len(self._planner), settings.revisit_interval)
+        self._budget.refill(now, len(self._planner), settings.revisit_interval)
         if settings.revisit == "adaptive":
             # There is a number of visits, not a time: with some left, pages come early.
             limit = min(limit, int(self._budget.left))
@@ -146,7 +146,7 @@ class Revisits:
         self._owed = min(_AT_ONCE, self._owed - taken)
         if starving:
             taken += self._planner.renew_idle(limit - taken, now, until)
-        self._budget.spend(taken)
+        self._budget.left -= taken
         if taken:
             write_changes(crawl)
             crawl.wake()
@@ -267,4 +267,4 @@ def _is_plain(request: Request) -> bool:
 
 def _validators(response: Response) -> Validators:
     headers = response.headers
-    return Validators.of(headers.get("ETag"), headers.get("Last-Modified"))
+    return Validators.from_headers(headers.get("ETag"), headers.get("Last-Modified"))

@@ -196,7 +196,12 @@ class BestFirst:
         key = order_key(entry.priority, sequence)
         if tried:
             return key[:4] + _TRIED + key[4:]
-        return key[:4] + _FRESH + _falling(self._score(entry)) + key[4:]
+        score = self._score(entry)
+        if not -1e308 <= score <= 1e308:  # nor is a NaN
+            score = 0.0
+        (bits,) = _BITS.unpack(_DOUBLE.pack(score + 0.0))  # -0.0 becomes 0.0
+        falling = bits if bits & _SIGN else bits ^ _SIGN ^ _ALL
+        return key[:4] + _FRESH + _BITS.pack(falling) + key[4:]
 
 
 BREADTH_FIRST = BreadthFirst()
@@ -211,11 +216,3 @@ def _leaf(url: str, sweep: int) -> bytes:
         end = _ABOVE if path[-1:] == _ABOVE else b""
         path = path[: len(path) - len(end)].translate(_MIRROR) + end
     return sweep.to_bytes(2, "big") + path
-
-
-def _falling(score: float) -> bytes:
-    if not -1e308 <= score <= 1e308:  # nor is a NaN
-        score = 0.0
-    (bits,) = _BITS.unpack(_DOUBLE.pack(score + 0.0))  # -0.0 becomes 0.0
-    rising = bits ^ (_ALL if bits & _SIGN else _SIGN)
-    return _BITS.pack(rising ^ _ALL)

@@ -88,12 +88,6 @@ class Override:
     reason: str | None = None
     hours: Hours | None = None
 
-    def given(self) -> Iterator[tuple[str, object]]:
-        for name in _FIELDS:
-            value = getattr(self, name)
-            if value is not None:
-                yield name, value
-
 
 @dataclass(frozen=True, slots=True)
 class OverrideLine:
@@ -156,7 +150,7 @@ class Overrides:
     """The rules of one file, looked up by host or by address."""
 
     def __init__(self) -> None:
-        self._lines: PatternTable[OverrideLine] = PatternTable()
+        self.lines: PatternTable[OverrideLine] = PatternTable()
         self.excludes = False
         """Whether any rule keeps a host from being visited, for some hours or at all."""
         self.longest_delay = 0.0
@@ -171,7 +165,10 @@ class Overrides:
         for number, line in enumerate(lines, 1):
             where = f"{source}, line {number}"
             try:
-                words = _split(line)
+                if '"' in line or "'" in line or "\\" in line:
+                    words = shlex.split(line, comments=True)
+                else:
+                    words = line.partition("#")[0].split()
                 if words:
                     rules._add(HostPattern.parse(words[0]), _parse_fields(words[1:]), where)
             except ValueError as error:
@@ -183,33 +180,23 @@ class Overrides:
             raise ValueError(f"{str(subject)!r} is no host, .domain or address range")
         if subject.kind is PatternKind.RANGE and override.requests_per_visit is not None:
             raise ValueError("requests_per_visit belongs to hosts, not to address ranges")
-        earlier = self._lines.get(subject)
+        earlier = self.lines.get(subject)
         if earlier is not None:
             number = earlier.rule.source.rpartition(" ")[2]
             raise ValueError(f"{subject} has a rule already, on line {number}")
-        self._lines.put(subject, OverrideLine(Rule(str(subject), where), override))
+        self.lines.put(subject, OverrideLine(Rule(str(subject), where), override))
         self.longest_delay = max(self.longest_delay, override.delay or 0.0)
         self.excludes = self.excludes or bool(override.blocked) or override.hours is not None
 
     def __len__(self) -> int:
-        return len(self._lines)
-
-    def lines_for_host(self, host: str) -> Iterator[OverrideLine]:
-        return self._lines.for_host(host)
-
-    def lines_for_address(self, address: str) -> Iterator[OverrideLine]:
-        """The rules that hold for a numeric *address* ("" for none), the closest first."""
-        return self._lines.for_address(address)
-
-    def line(self, subject: HostPattern) -> OverrideLine | None:
-        return self._lines.get(subject)
+        return len(self.lines)
 
     def for_host(self, host: str) -> Override | None:
-        return _merged(self._lines.for_host(host))
+        return _merged(self.lines.for_host(host))
 
     def for_address(self, address: str) -> Override | None:
         """The override of a numeric *address*: each field by the narrowest range that names it."""
-        return _merged(self._lines.for_address(address))
+        return _merged(self.lines.for_address(address))
 
 
 def _merged(lines: Iterator[OverrideLine]) -> Override | None:
@@ -224,12 +211,6 @@ def _merged(lines: Iterator[OverrideLine]) -> Override | None:
             values[name] = getattr(line.override, name) if mine is None else mine
         found = Override(**values)
     return found
-
-
-def _split(line: str) -> list[str]:
-    if '"' in line or "'" in line or "\\" in line:
-        return shlex.split(line, comments=True)
-    return line.partition("#")[0].split()
 
 
 def _parse_fields(words: list[str]) -> Override:

@@ -31,15 +31,12 @@ class PermitSource(Protocol):
     @property
     def away(self) -> bool:
         """Whether it gives none at present."""
-        ...
 
     def pause(self, host: HostState, address: AddressState) -> float:
         """Seconds until a fetch may start there, 0.0 for at once. Asks for what is missing."""
-        ...
 
     def awaits(self, host: HostState, address: AddressState) -> bool:
         """Whether what `pause` asked for has not been answered yet."""
-        ...
 
     def drop(self, host: HostState, address: AddressState) -> None:
         """No fetch starts there now: others may have the leave."""
@@ -72,14 +69,14 @@ class VisitPermits:
         while self._agenda and self._agenda[0][0] <= now:
             visit = heappop(self._agenda)[2]
             if self._held.get(visit.host.key) is visit:
-                self._leaving = self._look(visit, now)
+                self._leaving = self._try_held(visit, now)
                 if self._leaving is not None:
                     return self._leaving
         return None if self.full else self._workbench.acquire(now)
 
     def check(self, visit: Visit, now: float) -> bool:
         """Whether *visit* may leave now; if not, it has been dealt with."""
-        if self.source is None or not _goes_out(visit):
+        if self.source is None or not visit.entries[0].url.startswith(("http://", "https://")):
             return True
         pause = self.source.pause(visit.host, visit.address)
         if not pause:
@@ -88,7 +85,7 @@ class VisitPermits:
         if self._holds(visit, pause):
             self._held[visit.host.key] = visit
             self._at[visit.address.key] = visit.host.key
-            self._remember(visit, now + pause)
+            self._schedule(visit, now + pause)
         else:
             self._put_off(visit, pause, now)
         return False
@@ -104,7 +101,7 @@ class VisitPermits:
         for key in {*hosts, *(self._at.get(each, "") for each in addresses)}:
             visit = self._held.get(key)
             if visit is not None:
-                self._remember(visit, now)
+                self._schedule(visit, now)
 
     def wait(self, now: float) -> float | None:
         """Seconds until `acquire` may have something, None if nothing is known of."""
@@ -121,10 +118,10 @@ class VisitPermits:
             self._workbench.release(visit)
         self._agenda.clear()
 
-    def _look(self, visit: Visit, now: float) -> Visit | None:
+    def _try_held(self, visit: Visit, now: float) -> Visit | None:
         pause = 0.0 if self.source is None else self.source.pause(visit.host, visit.address)
         if pause and self._holds(visit, pause):
-            self._remember(visit, now + pause)
+            self._schedule(visit, now + pause)
             return None
         self._release(visit)
         if not pause:
@@ -140,7 +137,7 @@ class VisitPermits:
             return False
         return pause <= NEAR or self.source.awaits(visit.host, visit.address)
 
-    def _remember(self, visit: Visit, at: float) -> None:
+    def _schedule(self, visit: Visit, at: float) -> None:
         self._numbers += 1
         heappush(self._agenda, (at, self._numbers, visit))
 
@@ -158,7 +155,3 @@ class VisitPermits:
             until = now + min(pause, max(address.delay / 4, _LEAST))
             address.next_fetch = max(address.next_fetch, until)
         self._workbench.release(visit)
-
-
-def _goes_out(visit: Visit) -> bool:
-    return visit.entries[0].url.startswith(("http://", "https://"))

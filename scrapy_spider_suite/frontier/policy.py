@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
+from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -37,9 +39,6 @@ class Phases:
         if not 0 <= self.guard < self.seconds:
             raise ValueError(f"a guard of {self.guard:g} s: expected less than {self.seconds:g} s")
 
-    def of(self, host: str) -> int:
-        return phase_of(host, self.count)
-
     def active(self, wall: float) -> int:
         """The phase that is active here at *wall* (K6)."""
         return (self.node + int(wall // self.seconds)) % self.count
@@ -47,7 +46,7 @@ class Phases:
     def opens(self, host: str, wall: float) -> float:
         """When a fetch of *host* may begin next: *wall* itself, if now."""
         turn = int(wall // self.seconds)
-        ahead = (self.of(host) - self.node - turn) % self.count
+        ahead = (phase_of(host, self.count) - self.node - turn) % self.count
         if not ahead and wall < (turn + 1) * self.seconds - self.guard:
             return wall
         return (turn + (ahead or self.count)) * self.seconds
@@ -192,15 +191,12 @@ class Policy:
         return None if found is None else str(found)
 
     def _closest(self, name: str, host: str, address: str) -> Any:
-        for line in self._lines(host, address):
+        lines = self.overrides.lines
+        for line in chain(lines.for_host(host), lines.for_address(address)):
             value = getattr(line.override, name)
             if value is not None:
                 return value
         return None
-
-    def _lines(self, host: str, address: str) -> Iterator[OverrideLine]:
-        yield from self.overrides.lines_for_host(host)
-        yield from self.overrides.lines_for_address(address)
 
     # Bars: those of a host and those of its address hold together
 
@@ -209,8 +205,8 @@ class Policy:
         overrides, blocks = self.overrides, self.blocks
         exclusions: list[Exclusion] = []
         if overrides.excludes:
-            exclusions += _exclusions_of_lines(overrides.lines_for_host(host), wall)
-            exclusions += _exclusions_of_lines(overrides.lines_for_address(address), wall)
+            exclusions += _exclusions_of_lines(overrides.lines.for_host(host), wall)
+            exclusions += _exclusions_of_lines(overrides.lines.for_address(address), wall)
         if blocks:
             exclusions += _exclusions_of_blocks(blocks.for_host(host), wall)
             exclusions += _exclusions_of_blocks(blocks.for_address(address), wall)
@@ -221,17 +217,18 @@ class Policy:
         exclusion, phases = self.exclusion(host, address, wall), self.phases
         if phases is None or (opens := phases.opens(host, wall)) <= wall:
             return exclusion
-        other = _exclusion(_PHASE, opens, _PHASES, f"{phases.of(host) + 1} of {phases.count}")
+        words = f"{phase_of(host, phases.count) + 1} of {phases.count}"
+        other = _exclusion(_PHASE, opens, _PHASES, words)
         return other if exclusion is None else max(exclusion, other, key=_until)
 
     def exclusion_of_url(self, url: str, host: str, wall: float) -> Exclusion | None:
         """Why the normal *url* on *host* may not be fetched, where its host may be visited."""
-        exclusions = _exclusions_of_blocks(self.blocks.of_url(url, host), wall)
+        exclusions = _exclusions_of_blocks(self.blocks.for_url(url, host), wall)
         return max(exclusions, key=_until, default=None)
 
     def exclusion_of_rule(self, subject: HostPattern, wall: float) -> Exclusion | None:
         """What the rule and the block for *subject* itself keep from being visited at *wall*."""
-        line, block = self.overrides.line(subject), self.blocks.get(subject)
+        line, block = self.overrides.lines.get(subject), self.blocks.get(subject)
         exclusions = list(_exclusions_of_lines(iter(() if line is None else (line,)), wall))
         exclusions += _exclusions_of_blocks(iter(() if block is None else (block,)), wall)
         return max(exclusions, key=_until, default=None)
@@ -244,26 +241,26 @@ class Policy:
         Rules of the host and of its address are both given: they hold for each by itself.
         """
         found: list[tuple[str, object, Rule]] = []
-        overrides = self.overrides
-        for lines in (overrides.lines_for_host(host), overrides.lines_for_address(address)):
+        rules = self.overrides.lines
+        for lines in (rules.for_host(host), rules.for_address(address)):
             named: set[str] = set()
             for line in lines:
-                for name, value in line.override.given():
-                    if name not in named:
-                        named.add(name)
-                        found.append((name, value, line.rule))
+                for each in fields(line.override):
+                    value = getattr(line.override, each.name)
+                    if value is not None and each.name not in named:
+                        named.add(each.name)
+                        found.append((each.name, value, line.rule))
         for block in (*self.blocks.for_host(host), *self.blocks.for_address(address)):
             found.append((_BLOCKED, block.reason or True, block.rule))
         return found
 
 
+_until = attrgetter("until")
+
+
 @lru_cache(maxsize=1_024)
 def _exclusion(why: str, until: float, rule: Rule, reason: str) -> Exclusion:
     return Exclusion(why, until, rule, reason)
-
-
-def _until(exclusion: Exclusion) -> float:
-    return exclusion.until
 
 
 def _exclusions_of_lines(lines: Iterator[OverrideLine], wall: float) -> Iterator[Exclusion]:

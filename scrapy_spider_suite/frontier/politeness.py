@@ -115,10 +115,16 @@ def parse_retry_after(value: str, wall: float) -> float | None:
     value = value.strip()
     if value.isascii() and value.isdigit():
         return min(float(value[:12]), LONGEST_WISH)
+    when = parse_http_date(value)
+    return None if when is None else min(max(0.0, when - wall), LONGEST_WISH)
+
+
+def parse_http_date(text: str) -> float | None:
+    """Seconds since the epoch of an HTTP-date (RFC 9110 §5.6.7); None if it is invalid."""
     try:
-        when = parsedate_to_datetime(value)
+        when = parsedate_to_datetime(text)
         if when.tzinfo is None:  # the obsolete asctime form names no zone: it is UTC
             when = when.replace(tzinfo=UTC)
-        return min(max(0.0, when.timestamp() - wall), LONGEST_WISH)
+        return when.timestamp()
     except (ValueError, TypeError, IndexError, OverflowError):
         return None

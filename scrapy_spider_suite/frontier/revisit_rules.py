@@ -11,13 +11,13 @@ import re
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC
-from email.utils import parsedate_to_datetime
 from enum import Enum
 from math import exp, expm1, inf, log, log2, sqrt
 
 import numpy as np
 import numpy.typing as npt
+
+from scrapy_spider_suite.frontier.politeness import parse_http_date
 
 DAY = 86_400.0
 CHANGES_MAX = 16
@@ -66,13 +66,10 @@ class History:
             found = replace(self, quiet=self.quiet + now - modified, dated=self.dated + 1)
         else:
             found = replace(self, changed=(*self.changed, interval))
-        return replace(found._faded(), last=now)
-
-    def _faded(self) -> History:
-        if self.dated + len(self.changed) <= CHANGES_MAX:
-            return self
-        fade = 1 - 1 / CHANGES_MAX
-        return History(self.last, self.quiet * fade, self.dated * fade, self.changed[1:])
+        if found.dated + len(found.changed) > CHANGES_MAX:
+            fade = 1 - 1 / CHANGES_MAX
+            found = History(now, found.quiet * fade, found.dated * fade, found.changed[1:])
+        return replace(found, last=now)
 
     def rate(self, prior: float) -> float:
         """The most likely number of changes a second.
@@ -233,16 +230,11 @@ class VisitBudget:
         self.left = 0.0
         self._at: float | None = None
 
-    def earn(self, now: float, pages: int, interval: float) -> None:
+    def refill(self, now: float, pages: int, interval: float) -> None:
         """It is *now*; each of *pages* may be visited once in *interval* seconds, on average."""
         gone = 0.0 if self._at is None else max(0.0, now - self._at)
         self._at = now
         self.left = min(self.left + gone * pages / interval, max(16.0, pages / 20))
-
-    def spend(self, visits: int) -> None:
-        """So many were begun."""
-        self.left -= visits
-
 
 @dataclass(frozen=True, slots=True)
 class LastmodTrust:
@@ -259,16 +251,12 @@ class LastmodTrust:
         fade = 1.0 if self.made < 20 else 0.95
         return LastmodTrust(self.made * fade + 1, self.true * fade + changed)
 
-    @property
-    def credible(self) -> bool:
-        """Whether a page is worth a visit for it: unless most of five and more were wrong."""
-        return self.made < 5 or self.true >= self.made / 2
-
     def due(self, lastmod: float | None, history: History, due: float, now: float) -> float:
         """When a page with *lastmod* (wall) is due: at once if that lies after its last visit and
-        not in the future, else at *due*.
+        not in the future, else at *due*. Not if most of five visits and more were for nothing.
         """
-        if lastmod is None or not history.last < lastmod <= now or not self.credible:
+        credible = self.made < 5 or self.true >= self.made / 2
+        if lastmod is None or not history.last < lastmod <= now or not credible:
             return due
         return min(due, now)
 
@@ -287,8 +275,8 @@ class Validators:
     last_modified: str = ""
 
     @classmethod
-    def of(cls, etag: bytes | None, last_modified: bytes | None) -> Validators:
-        """From the values of the headers ``ETag`` and ``Last-Modified``, without what is none."""
+    def from_headers(cls, etag: bytes | None, last_modified: bytes | None) -> Validators:
+        """From the values of ``ETag`` and ``Last-Modified``; invalid ones are left out."""
         tag = (etag or b"").decode("latin-1").strip()
         date = (last_modified or b"").decode("latin-1").strip()
         good = len(tag) <= LONGEST and _ETAG.fullmatch(tag) is not None
@@ -330,10 +318,4 @@ class Validators:
 def _seconds(date: str) -> float | None:
     if not date or len(date) > LONGEST or not date.isascii() or not date.isprintable():
         return None
-    try:
-        found = parsedate_to_datetime(date)
-        if found.tzinfo is None:
-            found = found.replace(tzinfo=UTC)
-        return found.timestamp()
-    except (ValueError, TypeError, IndexError, OverflowError):
-        return None
+    return parse_http_date(date)

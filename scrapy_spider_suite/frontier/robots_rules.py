@@ -278,7 +278,7 @@ class RobotsRules:
 
     @property
     def sitemaps(self) -> tuple[str, ...]:
-        return AgentGroup(rule_lines(_decode(self.body)), None).sitemaps
+        return AgentGroup(self._lines(), None).sitemaps
 
     @property
     def weight(self) -> int:
@@ -286,11 +286,14 @@ class RobotsRules:
         parsed = {group.token: group.weight for group in self._groups.values()}
         return 600 + len(self.packed) + sum(parsed.values())
 
+    def _lines(self) -> list[str]:
+        return rule_lines(self.body.decode("utf-8-sig", errors="ignore"))
+
     def _group(self, user_agent: str) -> AgentGroup:
         group = self._groups.get(user_agent)
         if group is not None:
             return group
-        lines = rule_lines(_decode(self.body))
+        lines = self._lines()
         token = choose_group(lines, user_agent)
         same = (known for known in self._groups.values() if known.token == token)
         group = next(same, None) or AgentGroup(lines, token)
@@ -371,7 +374,3 @@ def max_age(cache_control: str) -> float | None:
         return 0.0
     found = _MAX_AGE.search(cache_control)
     return float(found[1]) if found else None
-
-
-def _decode(body: bytes) -> str:
-    return body.decode("utf-8-sig", errors="ignore")

@@ -33,8 +33,8 @@ class Window:
         return f"<Window {len(self.hosts)} hosts, row {self._row} of {self.rows}>"
 
     @classmethod
-    def of(cls, kind: str, size: int) -> Window | None:
-        """That of ``SUITE_WINDOW`` and ``SUITE_WINDOW_SIZE``; None for none."""
+    def from_settings(cls, kind: str, size: int) -> Window | None:
+        """The window of ``SUITE_WINDOW`` (None for none) and ``SUITE_WINDOW_SIZE``."""
         if kind == "top":
             return cls(size, 1)
         return cls(math.inf, size) if kind == "leaf" else None
@@ -121,7 +121,9 @@ class HostWindow:
             host = self._workbench.hosts.get(key)
             if host is None:
                 self._window.leave(key)
-            elif host.idle() and (_gone(host) or host.ready_at() - now > host.gap()):
+            elif host.idle() and (
+                has_nothing_left(host) or host.record.dead or host.ready_at() - now > host.gap()
+            ):
                 self._window.mark_visited(key)
                 host.held = True
 
@@ -169,7 +171,3 @@ class HostWindow:
 def has_nothing_left(host: HostState) -> bool:
     """Whether nothing of *host* is left to be visited at present."""
     return not host.front and not host.more
-
-
-def _gone(host: HostState) -> bool:
-    return has_nothing_left(host) or bool(host.record.dead)

@@ -236,7 +236,11 @@ class Workbench:
         if address.recorded is None or key < address.recorded:
             heappush(self._heap, self._record(key, address))
             if len(self._heap) > SPARE * len(self.addresses) + SLACK:
-                self._sweep()
+                self._heap = [
+                    item for item in self._heap
+                    if item[2].ticket == item[1] and item[2].recorded is not None
+                ]  # fmt: skip
+                heapify(self._heap)
 
     def acquire(self, now: float) -> Visit | None:
         """A visit of the host that has waited longest; None before its time."""
@@ -420,14 +424,6 @@ class Workbench:
         host.recorded, host.recorded_at = self._tickets, host.ready_at()
         return host.recorded_at, self._tickets, host
 
-    def _sweep(self) -> None:
-        # `_counts`, written out: a call for each of 100,000 addresses would hold everything up.
-        self._heap = [
-            item for item in self._heap
-            if item[2].ticket == item[1] and item[2].recorded is not None
-        ]  # fmt: skip
-        heapify(self._heap)
-
     def _top(self) -> AddressState | None:
         """Bring the top up to date and return it: its recorded key is exact.
 
@@ -438,8 +434,8 @@ class Workbench:
             self._behind = False
             if not heap:
                 return None
-            key, _, address = heap[0]
-            if not _counts(heap[0]):
+            key, ticket, address = heap[0]
+            if address.recorded is None or address.ticket != ticket:
                 heappop(heap)  # an earlier record of an address that has moved since
                 continue
             real = self._key_of(address)
@@ -477,11 +473,6 @@ class Workbench:
                 return max(address.next_fetch, key)
         self._behind = True
         return max(address.next_fetch, heap[0][0]) if heap else None
-
-
-def _counts(record: tuple[float, int, AddressState]) -> bool:
-    address = record[2]
-    return address.recorded is not None and address.ticket == record[1]
 
 
 _AHEAD = 1.0

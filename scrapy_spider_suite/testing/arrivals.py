@@ -156,9 +156,6 @@ class Gaps:
     smallest: float = float("inf")
     pair: tuple[Arrival, Arrival] | None = None
 
-    def shorter_than(self, seconds: float) -> int:
-        return sum(1 for value in self.values if value < seconds)
-
 
 def gaps(
     records: Iterable[Arrival], key: str | Callable[[Arrival], str] = "host"

@@ -214,7 +214,11 @@ class _Run:
         if self._json:
             print(ready.to_json(), flush=True)
             return
-        setting = [f"{name}={_pasted(value)}" for name, value in ready.settings.items()]
+        # As -s takes it: a list on a command line has commas and no brackets.
+        settings = {
+            name: ",".join(value) if isinstance(value, list) else value
+            for name, value in ready.settings.items()
+        }
         lines = [
             f"fakeweb: {counted(ready.hosts, 'host')} on "
             f"{counted(ready.addresses, 'address', 'addresses')} "
@@ -224,7 +228,7 @@ class _Run:
             *([f"  arrival log  {ready.log}"] if ready.log else []),
             *(f"  note         {note}" for note in ready.notes),
             "Settings for a crawl of it:",
-            *(f"  -s '{each}'" for each in setting),
+            *(f"  -s '{name}={value}'" for name, value in settings.items()),
             "Ctrl-C ends it.",
         ]
         print("\n".join(lines), flush=True)
@@ -242,11 +246,6 @@ def _status_line(web: FakeWeb, rate: float) -> str:
         f"{counted(web.open_connections, 'open connection')}, "
         f"{counted(web.queries.count, 'DNS query', 'DNS queries')}"
     )
-
-
-def _pasted(value: Any) -> str:
-    # As -s takes it: a list on a command line has commas and no brackets.
-    return ",".join(value) if isinstance(value, list) else str(value)
 
 
 def _seconds(name: str, text: str) -> float:

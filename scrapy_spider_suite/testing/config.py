@@ -9,11 +9,9 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, TypeVar, cast
+from typing import Any
 
 from scrapy_spider_suite.errors import SettingsError
-
-T = TypeVar("T")
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -29,26 +27,19 @@ ALLOWED = {
     "sigma": "a number between 0 and 5",
 }
 _TYPES: dict[str, type | tuple[type, ...]] = {
-    "flag": bool,
-    "text": str,
-    "file": (Path, type(None)),
-    "table": Mapping,
-}
+    "flag": bool, "text": str, "file": (Path, type(None)), "table": Mapping,
+}  # fmt: skip
 _TYPE_NAMES = {"flag": "true or false", "text": "a name", "file": "a Path", "table": "a table"}
 _MOST = {"secs": 1e9, "share": 1.0, "sigma": 5.0}
 _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
-def knob(default: T, kind: str, meaning: str, minimum: int = 0) -> T:
+def knob(default: Any, kind: str, meaning: str, minimum: int = 0) -> Any:
     """Declare a dataclass field as a knob; *minimum* is for counts and bytes."""
-    known = knob_metadata(default, kind, meaning, minimum)
+    known = {"kind": kind, "help": meaning, "min": minimum, "default": default}
     if kind == "table":
-        return cast(T, field(default_factory=dict, metadata=known))
+        return field(default_factory=dict, metadata=known)
     return field(default=default, metadata=known)
-
-
-def knob_metadata(default: object, kind: str, meaning: str, minimum: int = 0) -> dict[str, Any]:
-    return {"kind": kind, "help": meaning, "min": minimum, "default": default}
 
 
 def parse(name: str, kind: str, value: Any) -> Any:
@@ -94,29 +85,18 @@ def _number(text: str) -> float:
 
 
 _READERS: dict[str, Callable[[str], float]] = {
-    "count": int,
-    "bytes": _size,
-    "secs": _number,
-    "share": _number,
-    "sigma": _number,
-}
+    "count": int, "bytes": _size, "secs": _number, "share": _number, "sigma": _number,
+}  # fmt: skip
 
 
 _LABEL = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?"
 HOST_NAME = re.compile(rf"(?=.{{1,253}}$){_LABEL}(\.{_LABEL})*")
 
 TRAIT_KINDS = {
-    "pages": "count",
-    "address": "count",
-    "latency": "secs",
-    "jitter": "secs",
-    "crawl_delay": "secs",
-    "robots_status": "count",
-    "disallow": "count",
-    "retry_after_requests": "count",
-    "retry_after_delay": "secs",
-    "images": "count",
-}
+    "pages": "count", "address": "count", "latency": "secs", "jitter": "secs",
+    "crawl_delay": "secs", "robots_status": "count", "disallow": "count",
+    "retry_after_requests": "count", "retry_after_delay": "secs", "images": "count",
+}  # fmt: skip
 """The traits that ``overrides`` may set for a host, and their kinds."""
 
 
@@ -176,15 +156,12 @@ class FakeWebConfig:
     dns_port: int = knob(0, "count", "UDP port of the name server on 127.0.0.1 (0 = any free one)")
     ttl: int = knob(300, "count", "time to live of DNS answers, in seconds")
     seeds: int = knob(1, "count", "number of hosts whose / is listed as a seed")
-    seeds_file: Path | None = field(
-        default=None,
-        metadata=knob_metadata(None, "file", "write the seeds into this file, one a line"),
+    seeds_file: Path | None = knob(  # noqa: RUF009
+        None, "file", "write the seeds into this file, one a line"
     )
-    log: Path | None = field(
-        default=None, metadata=knob_metadata(None, "file", "arrival log, appended to")
-    )
-    dns_log: Path | None = field(
-        default=None, metadata=knob_metadata(None, "file", "log of the DNS queries, appended to")
+    log: Path | None = knob(None, "file", "arrival log, appended to")  # noqa: RUF009
+    dns_log: Path | None = knob(  # noqa: RUF009
+        None, "file", "log of the DNS queries, appended to"
     )
 
     def __post_init__(self) -> None:

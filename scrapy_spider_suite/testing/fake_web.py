@@ -18,12 +18,13 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.testing import trap_sites
 from scrapy_spider_suite.testing.arrivals import Arrival, ArrivalLog, QueryLog
 from scrapy_spider_suite.testing.config import FakeWebConfig, Ready, counted
-from scrapy_spider_suite.testing.connection import OpenConnections, ServerConnection
 from scrapy_spider_suite.testing.folder_site import FolderSite
 from scrapy_spider_suite.testing.http import (
     HTML,
     HostSite,
+    OpenConnections,
     Request,
+    ServerConnection,
     ServerReply,
     encode_reply,
     make_reply,
@@ -37,7 +38,7 @@ from scrapy_spider_suite.testing.loopback import (
     files_allowed,
     has_many_addresses,
 )
-from scrapy_spider_suite.testing.name_server import SERVED, NameServer, SpecialAddresses, Zone
+from scrapy_spider_suite.testing.name_server import SERVED, NameServer, Zone
 from scrapy_spider_suite.testing.synthetic_graph import SyntheticWeb
 from scrapy_spider_suite.testing.synthetic_site import SyntheticSite
 
@@ -81,7 +82,7 @@ class HostTable:
         self._pool = endpoints[: config.addresses]
         self._synthetic = SyntheticSite(web)
         rest = list(endpoints[config.addresses :])
-        self._serving = rest[:2]
+        self.serving = [place.address for place in rest[:2]]
         self._sites: dict[str, HostSite] = dict.fromkeys(SERVED, PlainSite())
         self._places = dict.fromkeys(SERVED, rest[0])
         for (name, folder), place in zip(config.sites.items(), rest[2:], strict=False):
@@ -130,12 +131,6 @@ class HostTable:
         """Return scheme, name and port of *host*. Raises LookupError."""
         port = self.endpoint(host).port
         return f"http://{host}" + (f":{port}" if port != 80 else "")
-
-    @property
-    def special(self) -> SpecialAddresses:
-        first, second = (place.address for place in self._serving)
-        refusing, hanging = self.address(REFUSED), self.address(HANGING)
-        return SpecialAddresses((first, second), refusing, hanging)
 
     def route(self, request: Request) -> ServerReply:
         site = self._sites.get(request.host, self._synthetic)
@@ -285,7 +280,10 @@ class FakeWeb:
         return listeners, dataclasses.replace(config, addresses=count), notes
 
     async def _serve_names(self, closing: contextlib.AsyncExitStack, config: FakeWebConfig) -> int:
-        self.names = zone = Zone(self.directory.address, self.directory.special)
+        address_of = self.directory.address
+        self.names = zone = Zone(
+            address_of, self.directory.serving, address_of(REFUSED), address_of(HANGING)
+        )
         # Bound here, because uvloop leaks a transport whose own attempt to bind has failed.
         bound = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         closing.callback(bound.close)
@@ -300,17 +298,13 @@ class FakeWeb:
         return int(bound.getsockname()[1])
 
     async def _serve_pages(
-        self,
-        closing: contextlib.AsyncExitStack,
-        config: FakeWebConfig,
+        self, closing: contextlib.AsyncExitStack, config: FakeWebConfig,
         listeners: LoopbackListeners,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._reception = OpenConnections(
-            self.directory.route,
-            self.log,
-            keep_alive=config.keep_alive,
-            limit=max(1, self._connections),
-        )
+            self.directory.route, self.log,
+            keep_alive=config.keep_alive, limit=max(1, self._connections),
+        )  # fmt: skip
         loop = asyncio.get_running_loop()
         closing.push_async_callback(self._hang_up)
         for bound, place in zip(listeners.sockets[:-2], listeners.endpoints, strict=False):
@@ -319,10 +313,11 @@ class FakeWeb:
             closing.callback(server.close)
         for client in _block(listeners.sockets[-1]):
             closing.callback(client.close)
-        closing.push_async_callback(_cancel, loop.create_task(self._tick()))
+        closing.callback(loop.create_task(self._tick()).cancel)
 
     async def _hang_up(self) -> None:
-        self._reception.close_all()
+        for connection in list(self._reception.open):
+            connection.abort()  # its answer in progress is logged as ended
         # Transports tell their protocols in the loop's next turn, and those their scripts in the
         # one after it; the log needs those lines.
         while self._reception.open:
@@ -337,13 +332,9 @@ class FakeWeb:
             self._reception.sweep()
 
     def _describe(
-        self,
-        config: FakeWebConfig,
-        ports: tuple[int, ...],
-        dns_port: int,
-        endpoints: Sequence[LoopbackEndpoint],
-        notes: list[str],
-    ) -> Ready:
+        self, config: FakeWebConfig, ports: tuple[int, ...], dns_port: int,
+        endpoints: Sequence[LoopbackEndpoint], notes: list[str],
+    ) -> Ready:  # fmt: skip
         seeds = self.web.roots(config.seeds) + [self.url(site) for site in config.sites]
         if config.hostile:
             seeds.append(self.url("hostile.test"))
@@ -374,12 +365,6 @@ class FakeWeb:
 async def _settle() -> None:
     for _ in range(3):
         await asyncio.sleep(0)
-
-
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
 
 
 def _writable(name: str, path: Path | None) -> Path | None:

@@ -40,6 +40,7 @@ class FakeWebProcess:
 
         Raises `SettingsError` with the child's message.
         """
+        paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]
         with TemporaryFile() as complaints:
             self._child = subprocess.Popen(
                 [
@@ -49,7 +50,7 @@ class FakeWebProcess:
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=complaints,
-                env=_environment(),
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
             )
             try:
                 self.ready = Ready.from_json(_first_line(self._child))
@@ -107,9 +108,3 @@ def _first_line(child: subprocess.Popen[bytes]) -> str:
         return lines.get(timeout=_START_SECONDS).decode("utf-8")
     child.kill()
     return ""
-
-
-def _environment() -> dict[str, str]:
-    root = str(Path(__file__).resolve().parents[2])
-    path = os.environ.get("PYTHONPATH")
-    return os.environ | {"PYTHONPATH": root + (os.pathsep + path if path else "")}

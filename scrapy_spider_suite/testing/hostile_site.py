@@ -98,7 +98,7 @@ def endless(name: str, about: str, front: bytes, piece: bytes) -> None:
 
 
 def bulk(name: str, about: str, line: bytes, size: int, front: bytes, kind: str) -> None:
-    """Register an answer of *front* *line* % 0, *line* % 1 and so on: some *size* bytes.
+    """Register an answer of *front* and some *size* bytes of lines: *line* % 0, *line* % 1, ….
 
     All lines have one length. They are made in pieces, so that the server does not stall.
     """

@@ -1,10 +1,13 @@
-"""HTTP/1.1 for the in-vitro web: requests parsed (RFC 9112 §3, §5), replies built and encoded,
-answers sent byte by byte.
+"""HTTP/1.1 for the in-vitro web: requests (RFC 9112 §3, §5), replies, scripts, connections.
+
+An answer ends when the kernel takes its last byte: the high-water mark is 0. Where one write does
+it, the clock is read before: else a polite crawler might look impolite.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gzip
 import importlib
 import re
@@ -15,11 +18,12 @@ from functools import cache
 from http import HTTPStatus
 from importlib.util import find_spec
 from time import time
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
+from typing import Final, NamedTuple, Protocol, TypeAlias, cast
 from zlib import crc32
 
-if TYPE_CHECKING:
-    Script = Callable[["AnswerWriter"], Awaitable[None]]
+from scrapy_spider_suite.testing.arrivals import Arrival, ArrivalLog
+
+Script: TypeAlias = Callable[["AnswerWriter"], Awaitable[None]]
 
 HEAD_LIMIT = 1 << 20
 
@@ -165,17 +169,6 @@ def _chunks(body: bytes) -> bytes:
 _STATUS_END = len(b"HTTP/1.1 200")
 
 
-class WriterConnection(Protocol):
-    """The connection of an `AnswerWriter`."""
-
-    @property
-    def paused(self) -> bool:
-        """Whether the transport's buffer holds bytes."""
-
-    def saw(self, status: int) -> None:
-        """The answer's first bytes claim *status*."""
-
-
 class AnswerWriter:
     """Writes raw bytes, with pauses. *keep*: the connection may be reused.
 
@@ -183,7 +176,7 @@ class AnswerWriter:
     """
 
     def __init__(
-        self, transport: asyncio.Transport, connection: WriterConnection, request: Request
+        self, transport: asyncio.Transport, connection: ServerConnection, request: Request
     ) -> None:
         self.request = request
         self.keep = False
@@ -199,7 +192,10 @@ class AnswerWriter:
         if self._transport.is_closing():
             raise ConnectionResetError
         if len(self._first) < _STATUS_END:
-            self._note_status(data)
+            self._first += data[:_STATUS_END]
+            code = self._first[9:_STATUS_END]
+            if self._first.startswith(b"HTTP/") and len(code) == 3 and code.isdigit():
+                self.status = self._connection.status = int(code)
         self.acted = time()
         self._transport.write(data)
         if self._connection.paused:
@@ -215,14 +211,7 @@ class AnswerWriter:
         self.acted = 0.0
         await asyncio.sleep(seconds)
 
-    def _note_status(self, data: bytes) -> None:
-        self._first += data[:_STATUS_END]
-        code = self._first[9:_STATUS_END]
-        if self._first.startswith(b"HTTP/") and len(code) == 3 and code.isdigit():
-            self.status = int(code)
-            self._connection.saw(self.status)
-
-    def flushed(self) -> None:
+    def resume(self) -> None:
         if self._drained is not None and not self._drained.done():
             self._drained.set_result(None)
 
@@ -231,3 +220,217 @@ class AnswerWriter:
         self.acted = time()
         peer.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
         self._transport.abort()
+
+
+_REFUSED = 400
+_TOO_LARGE = 431
+
+
+class OpenConnections:
+    """The route to an answer, the arrival log, the connections.
+
+    Invariant: a connection is in *idle* if and only if it is open without a request; longest idle
+    first.
+    """
+
+    def __init__(
+        self,
+        route: Callable[[Request], ServerReply],
+        log: ArrivalLog,
+        *,
+        keep_alive: float = 15.0,
+        limit: int = 10_000,
+    ) -> None:
+        self.route = route
+        self.log = log
+        self.keep_alive = keep_alive
+        self.limit = limit
+        self.open: set[ServerConnection] = set()
+        self.idle: dict[ServerConnection, float] = {}
+        self.accepted = 0
+        self.turned_away = 0
+
+    def enter(self, connection: ServerConnection) -> int:
+        """Add a connection and return its number.
+
+        Beyond the limit the longest idle one is closed, or else the new one reset.
+        """
+        self.accepted += 1
+        self.open.add(connection)
+        self.idle[connection] = time()
+        if len(self.open) > self.limit:
+            self.turned_away += 1
+            next(iter(self.idle)).abort()
+        return self.accepted
+
+    def leave(self, connection: ServerConnection) -> None:
+        self.open.discard(connection)
+        self.idle.pop(connection, None)
+
+    def sweep(self) -> None:
+        """Close connections idle for *keep_alive*; call once a second."""
+        oldest = time() - self.keep_alive
+        for connection, since in list(self.idle.items()):
+            if since > oldest:
+                break
+            connection.close()
+
+
+class ServerConnection(asyncio.Protocol):
+    def __init__(self, reception: OpenConnections, address: str) -> None:
+        self._reception = reception
+        self._address = address
+        self._number = 0
+        self._transport = cast(asyncio.Transport, None)
+        self._buffer = b""
+        self._skip = 0
+        self._first = self._latest = self._started = 0.0
+        self._request: Request | None = None
+        self.status = 0
+        self._keep = True
+        self.paused = False
+        self._wire: AnswerWriter | None = None
+        self._waiting: asyncio.TimerHandle | asyncio.Task[None] | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._transport.set_write_buffer_limits(high=0)
+        self._number = self._reception.enter(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._latest = time()
+        if self._buffer:
+            self._buffer += data
+        else:
+            self._first, self._buffer = self._latest, data
+        if self._request is None:
+            self._advance()
+
+    def eof_received(self) -> bool:
+        """A client that has sent all still gets its answer, unless a script plays it: scripts may
+        be endless.
+        """
+        self._keep = False
+        return self._request is not None and self._wire is None
+
+    def pause_writing(self) -> None:
+        self.paused = True
+
+    def resume_writing(self) -> None:
+        self.paused = False
+        if self._wire is not None:
+            self._wire.resume()
+        elif self._request is not None:
+            self._finish(time())
+            self._advance()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._reception.leave(self)
+        if self._waiting is not None:
+            self._waiting.cancel()
+            self._waiting = None
+        if self._request is not None:
+            self._record(time())
+
+    def close(self) -> None:
+        self._reception.idle.pop(self, None)
+        self._transport.close()
+
+    def abort(self) -> None:
+        """Close at once, with a reset where bytes are outstanding."""
+        self._reception.idle.pop(self, None)
+        self._transport.abort()
+
+    def _advance(self) -> None:
+        while self._request is None and self._buffer and not self._transport.is_closing():
+            if self._skip:
+                skipped = min(self._skip, len(self._buffer))
+                self._skip -= skipped
+                self._buffer = self._buffer[skipped:]
+                self._first = self._latest
+                continue
+            end = self._buffer.find(b"\r\n\r\n")
+            if end < 0:
+                if len(self._buffer) > HEAD_LIMIT:
+                    self._refuse(_TOO_LARGE, "the head is too long")
+                return
+            head, self._buffer = self._buffer[:end], self._buffer[end + 4 :]
+            try:
+                request = parse_head(head)
+            except BadRequest as error:
+                self._refuse(_REFUSED, str(error))
+                return
+            self._begin(request)
+
+    def _refuse(self, status: int, reason: str) -> None:
+        self._buffer = b""
+        self._start_request(Request("", "", "", "", False, 0))
+        self._send(make_reply(status, reason + "\n"))
+
+    def _start_request(self, request: Request) -> None:
+        self._request = request
+        self._started, self._first = self._first, self._latest
+        self._reception.idle.pop(self, None)
+        self.status = 0
+        self._keep = self._keep and request.keep and self._reception.keep_alive > 0
+
+    def _begin(self, request: Request) -> None:
+        self._start_request(request)
+        self._skip = request.body
+        answer = self._reception.route(request)
+        loop = asyncio.get_running_loop()
+        if answer.script is not None:
+            self._waiting = loop.create_task(self._play(answer.script, request))
+        elif answer.delay > 0:
+            self._waiting = loop.call_later(answer.delay, self._send_late, answer)
+        else:
+            self._send(answer)
+
+    def _send_late(self, answer: ServerReply) -> None:
+        self._send(answer)
+        self._advance()
+
+    def _send(self, answer: ServerReply) -> None:
+        data = answer.data
+        self.status = answer.status
+        self._keep = self._keep and answer.keep
+        if self._request is not None and self._request.method == "HEAD":
+            data = data[: data.index(b"\r\n\r\n") + 4]
+        if not self._keep:
+            data = data.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
+        # Read before the write: the client may have the answer before this process runs again.
+        handed = time()
+        self._transport.write(data)
+        if not self.paused:
+            self._finish(handed)
+
+    def _finish(self, ended: float) -> None:
+        self._record(ended)
+        self._request = None
+        if not self._keep:
+            self._transport.close()
+        elif not self._transport.is_closing():
+            self._reception.idle[self] = self._latest
+
+    def _record(self, ended: float) -> None:
+        request = cast(Request, self._request)
+        host, path, status = request.host, request.target, self.status
+        self._reception.log.add(
+            Arrival(self._started, ended, host, self._address, path, status, self._number)
+        )
+
+    async def _play(self, script: Script, request: Request) -> None:
+        self._wire = wire = AnswerWriter(self._transport, self, request)
+        try:
+            with contextlib.suppress(ConnectionError):
+                await script(wire)
+        except BaseException:
+            # Cancelled because the connection is lost, or a fault: the client must not wait. A
+            # task that is cancelled once it is over would keep its fault to itself.
+            self._waiting = None
+            self._transport.abort()
+            raise
+        self.status, self._wire = wire.status, None
+        self._keep = self._keep and wire.keep
+        self._finish(wire.acted or time())
+        self._advance()

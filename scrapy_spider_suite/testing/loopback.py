@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import errno
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from scrapy_spider_suite.errors import SettingsError
@@ -78,17 +78,23 @@ class LoopbackListeners:
     """
 
     def __init__(self, count: int, port: int, *, listening: int, one_address: bool) -> None:
-        bind = self._bind_ports if one_address else self._bind_addresses
         self.sockets: list[socket.socket] = []
         for attempt in range(_TRIES):
             try:
-                bind(count, port, listening)
+                self._bind(count, port, listening, one_address=one_address)
                 break
             except OSError as error:
                 self.close()
-                again = error.errno == errno.EADDRINUSE and port == 0
-                if not again or attempt == _TRIES - 1:
-                    raise SettingsError(_explain(error, port, count, one_address)) from None
+                taken = error.errno == errno.EADDRINUSE
+                if taken and port == 0 and attempt < _TRIES - 1:
+                    continue
+                where = f"port {port} of loopback addresses"
+                if one_address:
+                    where = f"ports from {port} on"
+                why = f"cannot listen on all {count} ({error.strerror})"
+                if taken:
+                    why = f"one of {count} is taken; choose another port, or 0 for any"
+                raise SettingsError(f"{where}: {why}") from None
         self.endpoints = [LoopbackEndpoint(*each.getsockname()[:2]) for each in self.sockets]
 
     @property
@@ -102,15 +108,14 @@ class LoopbackListeners:
             each.close()
         self.sockets.clear()
 
-    def _bind_addresses(self, count: int, port: int, listening: int) -> None:
+    def _bind(self, count: int, port: int, listening: int, *, one_address: bool) -> None:
         for number in range(count):
-            self.sockets.append(_bound(address_text(number), port, number < listening))
-            port = self.sockets[0].getsockname()[1]
-
-    def _bind_ports(self, count: int, port: int, listening: int) -> None:
-        following: Callable[[int], int] = (lambda k: port + k) if port else (lambda k: 0)
-        for number in range(count):
-            self.sockets.append(_bound(ONLY, following(number), number < listening))
+            if one_address:
+                address, at = ONLY, port + number if port else 0
+            else:  # all on the port that the first one has
+                address = address_text(number)
+                at = self.sockets[0].getsockname()[1] if self.sockets else port
+            self.sockets.append(_bound(address, at, number < listening))
 
 
 def _bound(address: str, port: int, listening: bool) -> socket.socket:
@@ -126,10 +131,3 @@ def _bound(address: str, port: int, listening: bool) -> socket.socket:
         each.close()
         raise
     return each
-
-
-def _explain(error: OSError, port: int, count: int, one_address: bool) -> str:
-    where = f"ports from {port} on" if one_address else f"port {port} of loopback addresses"
-    if error.errno == errno.EADDRINUSE:
-        return f"{where}: one of {count} is taken; choose another port, or 0 for any"
-    return f"{where}: cannot listen on all {count} ({error.strerror})"

@@ -28,7 +28,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
 
@@ -61,39 +61,33 @@ class ZoneAnswer:
     garbage: bool = False
 
 
-@dataclass(frozen=True)
-class SpecialAddresses:
-    """Two addresses that serve, one that refuses, one that hangs."""
-
-    serving: tuple[str, str]
-    refusing: str
-    hanging: str
-
-
 class Zone:
     """The name space; counts the queries for the two changing names.
 
-    *fixed*: special names with one answer.
+    *serving*: two addresses that serve; *refusing*, *hanging*: one each. *fixed*: special names
+    with one answer.
     """
 
-    def __init__(self, address_of: Callable[[str], str], special: SpecialAddresses) -> None:
+    def __init__(
+        self, address_of: Callable[[str], str], serving: Sequence[str], refusing: str, hanging: str
+    ) -> None:
         self._address_of = address_of
-        self._serving = special.serving
+        self._serving = serving
         self._asked: dict[str, int] = {}
-        here = (special.serving[0],)
+        here = (serving[0],)
         loop = (("cname-loop.test", "cname-loop-b.test"), ("cname-loop-b.test", "cname-loop.test"))
         self.fixed = {
             "alias.test": ZoneAnswer(v4=here, aliases=(("alias.test", "plain.test"),)),
             "cname-loop.test": ZoneAnswer(aliases=loop),
             "cname-loop-b.test": ZoneAnswer(aliases=loop[::-1]),
             "garbage.test": ZoneAnswer(garbage=True),
-            "hang.test": ZoneAnswer(v4=(special.hanging,)),
+            "hang.test": ZoneAnswer(v4=(hanging,)),
             "mapped.test": ZoneAnswer(v6=(MAPPED,)),
             "metadata.test": ZoneAnswer(v4=(METADATA,)),
             "nodata.test": ZoneAnswer(),
             "plain.test": ZoneAnswer(v4=here),
             "private.test": ZoneAnswer(v4=(PRIVATE,)),
-            "refused.test": ZoneAnswer(v4=(special.refusing,)),
+            "refused.test": ZoneAnswer(v4=(refusing,)),
             "servfail.test": ZoneAnswer(SERVFAIL),
             "slow-dns.test": ZoneAnswer(v4=here, delay=SLOW_DNS),
             "timeout.test": ZoneAnswer(silent=True),
@@ -171,12 +165,10 @@ def pack_answer(query: DnsQuery, answer: ZoneAnswer, ttl: int) -> bytes:
     for name, target in answer.aliases:
         records.append(_record(name, CNAME, ttl, _name(target)))
         owner = target
-    if query.kind in (A, ANY):
-        records += [_record(owner, A, ttl, ipaddress.ip_address(each).packed) for each in answer.v4]
-    if query.kind in (AAAA, ANY):
-        records += [
-            _record(owner, AAAA, ttl, ipaddress.ip_address(each).packed) for each in answer.v6
-        ]
+    for kind, addresses in ((A, answer.v4), (AAAA, answer.v6)):
+        if query.kind in (kind, ANY):
+            packed = (ipaddress.ip_address(each).packed for each in addresses)
+            records += [_record(owner, kind, ttl, each) for each in packed]
     authority = []
     if not records and answer.rcode in (NOERROR, NXDOMAIN):
         # The last number is how long a resolver may remember that there is nothing.
@@ -216,7 +208,10 @@ class NameServer(asyncio.DatagramProtocol):
                 )
             return
         answer = self._zone.look_up(query.name)
-        self._log.add(query.name, _TYPES.get(query.kind, str(query.kind)), _outcome(answer))
+        said = "garbage" if answer.garbage else _RCODES[answer.rcode]
+        if answer.silent:
+            said = "nothing"
+        self._log.add(query.name, _TYPES.get(query.kind, str(query.kind)), said)
         if answer.silent:
             return
         packed = data[:2] + _GARBAGE if answer.garbage else pack_answer(query, answer, self._ttl)
@@ -228,9 +223,3 @@ class NameServer(asyncio.DatagramProtocol):
     def _send_late(self, packed: bytes, addr: Any) -> None:
         if not self._transport.is_closing():
             self._transport.sendto(packed, addr)
-
-
-def _outcome(answer: ZoneAnswer) -> str:
-    if answer.silent or answer.garbage:
-        return "nothing" if answer.silent else "garbage"
-    return _RCODES[answer.rcode]

@@ -36,16 +36,6 @@ def embedded_ipv4(address: int) -> int | None:
     return None
 
 
-def embedded_network(network: IPv6Network) -> IPv4Network | None:
-    """The IPv4 addresses that traffic to *network* reaches; None if not IPv4 alone."""
-    for prefix, length in _CARRIERS:
-        number = int(network.network_address)
-        if network.prefixlen >= length and number >> 128 - length == prefix:
-            inner = number >> 96 - length & 0xFFFFFFFF
-            return IPv4Network((inner, min(32, network.prefixlen - length)))
-    return None
-
-
 V = TypeVar("V")
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -81,7 +71,10 @@ class HostPattern(NamedTuple):
         The spelling of names and the host bits of a range do not matter. Raises `ValueError`.
         """
         if "://" in text:
-            return cls._prefix(text)
+            url = normalize(text)
+            if url is None:
+                raise ValueError(f"{text!r} is no http or https URL")
+            return cls(PatternKind.PREFIX, url, host_of(url))
         name = text.lower().rstrip(".")
         network = _network(name)
         if network is not None:
@@ -103,15 +96,9 @@ class HostPattern(NamedTuple):
 
     @classmethod
     def _address(cls, network: Network) -> HostPattern:
-        literal = _literal(network)
+        address = network.network_address
+        literal = f"[{address.compressed}]" if address.version == 6 else str(address)
         return cls(PatternKind.ADDRESS, literal, literal, network)
-
-    @classmethod
-    def _prefix(cls, text: str) -> HostPattern:
-        url = normalize(text)
-        if url is None:
-            raise ValueError(f"{text!r} is no http or https URL")
-        return cls(PatternKind.PREFIX, url, host_of(url))
 
     def __str__(self) -> str:
         return self.text
@@ -198,7 +185,7 @@ class PatternTable(Generic[V]):
             if base in by_length[length]:
                 yield by_length[length][base]
 
-    def of_url(self, url: str, host: str) -> Iterator[V]:
+    def for_url(self, url: str, host: str) -> Iterator[V]:
         """The values for a normal *url* on *host* by prefixes, the longest first."""
         prefixes = self._prefixes.get(host)
         if prefixes:
@@ -234,12 +221,12 @@ def _network(pattern: str) -> Network | None:
         return None
     if not isinstance(network, ipaddress.IPv6Network):
         return network
-    inner = embedded_network(network)
-    if inner is not None and not inner.prefixlen:
-        raise ValueError(f"{pattern!r} stands for all of IPv4: if that is meant, write 0.0.0.0/0")
-    return inner or network
-
-
-def _literal(network: Network) -> str:
-    address = network.network_address
-    return f"[{address.compressed}]" if address.version == 6 else str(address)
+    number = int(network.network_address)
+    for prefix, length in _CARRIERS:
+        if network.prefixlen == length and number >> 128 - length == prefix:
+            why = "stands for all of IPv4: if that is meant, write 0.0.0.0/0"
+            raise ValueError(f"{pattern!r} {why}")
+        if network.prefixlen > length and number >> 128 - length == prefix:
+            inner = number >> 96 - length & 0xFFFFFFFF
+            return IPv4Network((inner, min(32, network.prefixlen - length)))
+    return network

@@ -194,7 +194,7 @@ class Rewriter:
 
     def rewrite(self, url: str) -> str:
         if self._query and "?" in url:
-            url = self._of_query(url)
+            url = self._rewrite_query(url)
         if self._sessions and (";" in url or "/(" in url):
             url = _without_visit(url)
         if self._index and url[-1] != "/" and "?" not in url:
@@ -205,12 +205,13 @@ class Rewriter:
             url = _without_www(url)
         return url
 
-    def _of_query(self, url: str) -> str:
+    def _rewrite_query(self, url: str) -> str:
         path, _, query = url.partition("?")
         parts = query.split("&")
         kept = [part for part in parts if not self._drops(part)]
         if self._sorts:
-            kept.sort(key=_name)  # stable: several of one name keep their order
+            # Stable: several of one name keep their order.
+            kept.sort(key=lambda part: part.partition("=")[0])
         if kept == parts:
             return url
         query = "&".join(filter(None, kept))
@@ -224,10 +225,6 @@ class Rewriter:
         if self._sessions and name in UNSURE:
             return _IS_IDENTIFIER.fullmatch(value) is not None
         return False
-
-
-def _name(part: str) -> str:
-    return part.partition("=")[0]
 
 
 def _without_visit(url: str) -> str:
@@ -271,18 +268,14 @@ class RewriterTable:
         host = host_of(url)
         rewriter = self._by_host.get(host)
         if rewriter is None:
-            rewriter = self._rewriter_of(host)
+            if len(self._by_host) >= _REMEMBERED:
+                self._by_host.clear()
+            options = self._rules.for_host(host, self._general)
+            rewriter = self._by_options.setdefault(options, Rewriter(options))
+            self._by_host[host] = rewriter
         found = rewriter.rewrite(url)
         # Another host (without "www.", a shorter one) may have other rules.
         return found if found == url or host_of(found) == host else self.rewrite(found)
-
-    def _rewriter_of(self, host: str) -> Rewriter:
-        if len(self._by_host) >= _REMEMBERED:
-            self._by_host.clear()
-        options = self._rules.for_host(host, self._general)
-        rewriter = self._by_options.setdefault(options, Rewriter(options))
-        self._by_host[host] = rewriter
-        return rewriter
 
 
 _ROUNDS: Final = 4
@@ -336,27 +329,23 @@ class Normalizer:
         return list(found)
 
     def respell(self, url: str) -> str | None:
-        url = self._settled(url)
+        url = self._respell_within_scope(url)
         if self._plugin is not None:
             found = self._plugin(url)
             if found is None or found == url:
                 return found
-            url = self._settled(found)
+            url = self._respell_within_scope(found)
         return url
 
-    def _settled(self, url: str) -> str:
+    def _respell_within_scope(self, url: str) -> str:
         found = self._spelled(url)
         if self.scope is not None and found != url:
             begin, end = found.index("/", 8), url.index("/", 8)
-            if found[:begin] != url[:end] and self._leaves(url, found):
-                return url[:end] + found[begin:]
+            if found[:begin] != url[:end]:
+                allows = self.scope.allows
+                if allows(host_of(url)) and not allows(host_of(found)):
+                    return url[:end] + found[begin:]
         return found
-
-    def _leaves(self, url: str, found: str) -> bool:
-        scope = self.scope
-        return (
-            scope is not None and scope.allows(host_of(url)) and not scope.allows(host_of(found))
-        )
 
     def _spelled(self, url: str) -> str:
         rules, twins = self._rules, self.twins

@@ -57,28 +57,22 @@ class Scope:
             return OutOfScope.TOO_DEEP
         if 0 < self._url_length_limit < len(url):
             return OutOfScope.TOO_LONG
-        if not (self._anywhere or self._on_site(host)):
+        if not self.allows(host):
             return OutOfScope.OFF_SITE
         return None
 
     def allows(self, host: str) -> bool:
-        return self._anywhere or self._on_site(host)
-
-    def _on_site(self, host: str) -> bool:
+        if self._anywhere:
+            return True
         decided = self._decided.get(host)
         if decided is None:
             if len(self._decided) >= _REMEMBERED:
                 self._decided.clear()
-            decided = self._decided[host] = self._is_below(host)
+            domain = host
+            while domain and domain not in self._domains:
+                domain = domain.partition(".")[2]
+            decided = self._decided[host] = bool(domain)
         return decided
-
-    def _is_below(self, host: str) -> bool:
-        domain = host
-        while domain not in self._domains:
-            _, dot, domain = domain.partition(".")
-            if not dot:
-                return False
-        return True
 
     def __repr__(self) -> str:
         domains = "any" if self._anywhere else len(self._domains)

@@ -83,11 +83,7 @@ class TrapLimits:
 
     @cached_property  # every link asks
     def any(self) -> bool:
-        return any(getattr(self, name) for name in self.names())
-
-    @staticmethod
-    def names() -> tuple[str, ...]:
-        return tuple(each.name for each in fields(TrapLimits))
+        return any(getattr(self, each.name) for each in fields(self))
 
 
 class TrapRefusal(NamedTuple):
@@ -155,7 +151,8 @@ def trap_of_url(url: str, limits: TrapLimits, year: int) -> Trap | None:
     if 0 < limits.length < len(url):
         return Trap.LENGTH
     slashes = url.count("/")
-    if 0 < limits.segments <= slashes - _SCHEME_AND_HOST and _segments(url) > limits.segments:
+    deep = 0 < limits.segments <= slashes - _SCHEME_AND_HOST
+    if deep and sum(map(bool, _path(url))) > limits.segments:
         return Trap.SEGMENTS
     if 0 < limits.repeats <= slashes - _SCHEME_AND_HOST and _repeats(url, limits.repeats):
         return Trap.REPEATS
@@ -169,10 +166,6 @@ def trap_of_url(url: str, limits: TrapLimits, year: int) -> Trap | None:
 
 def _path(url: str) -> list[str]:
     return url.partition("?")[0].split("/")[_SCHEME_AND_HOST:]
-
-
-def _segments(url: str) -> int:
-    return len([segment for segment in _path(url) if segment])
 
 
 def _repeats(url: str, limit: int) -> bool:
@@ -224,8 +217,6 @@ class HostTrapStats:
     def __len__(self) -> int:
         return sum(map(len, self.counts.values())) + len(self.closed) + self.mined
 
-    # Asking
-
     def suspects(self, url: str) -> bool:
         """Whether pages in the spaces of the normal *url* have said or led to the same."""
         kinds = [kind for kind in ("same", "numbers", "sent") if self.counts.get(kind)]
@@ -265,8 +256,6 @@ class HostTrapStats:
     def is_sample(self, url: str) -> bool:
         return bool(self.count("sample", url))
 
-    # Learning
-
     def crowded(self, url: str, share: int, room: int) -> int:
         """Count the new normal *url*; return the number of its folders that have had their share.
 
@@ -292,14 +281,17 @@ class HostTrapStats:
                 self.add("sent", space, -NEW_PAGE_WEIGHT)
         exactly = same if exactly is None else exactly
         like, equal = (1 if is_ else -NEW_PAGE_WEIGHT for is_ in (same, exactly))
-        numbers = self._tell("numbers", Trap.NUMBERS, url, limit, like)
-        return self._tell("same", Trap.SAME, url, limit, equal) or numbers
+        numbers = self._count_in_spaces("numbers", Trap.NUMBERS, url, limit, like)
+        return self._count_in_spaces("same", Trap.SAME, url, limit, equal) or numbers
 
     def count_redirect(self, url: str, limit: int, *, same: bool) -> TrapRefusal | None:
         """Count a redirect of *url* to the *same* page as an earlier one, or to another."""
-        return self._tell("sent", Trap.SAME, url, limit, 1 if same else -NEW_PAGE_WEIGHT)
+        change = 1 if same else -NEW_PAGE_WEIGHT
+        return self._count_in_spaces("sent", Trap.SAME, url, limit, change)
 
-    def _tell(self, kind: str, trap: Trap, url: str, limit: int, change: int) -> TrapRefusal | None:
+    def _count_in_spaces(
+        self, kind: str, trap: Trap, url: str, limit: int, change: int
+    ) -> TrapRefusal | None:
         around = list(spaces(url))
         for at, space in enumerate(around):
             if space_key(trap, space) in self.closed:

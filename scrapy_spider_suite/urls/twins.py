@@ -79,7 +79,8 @@ class TwinEvidence:
         moved, back = self.moved(form, other), self.moved(other, form)
         if moved >= max(REDIRECTS, OWN_WEIGHT * self.own(form), 4 * back):
             return True
-        if back or not _is_better(other, form):
+        # A form is taken for one with https rather than without, then for one without "www.".
+        if back or (other & 1, form >> 1) <= (form & 1, other >> 1):
             return False
         needed = max(PAGES, EQUAL_PER_OTHER * self.differing(form, other))
         return self.equal(form, other) >= needed
@@ -100,10 +101,6 @@ class TwinEvidence:
 def pair_of_forms(form: int, other: int) -> int:
     low, high = sorted((form, other))
     return 16 + (0, 3, 5)[low] + high - low - 1
-
-
-def _is_better(form: int, other: int) -> bool:
-    return (form & 1, other >> 1) > (other & 1, form >> 1)
 
 
 class Twins:
@@ -138,7 +135,7 @@ class Twins:
         site, form, rest = _parts(url)
         to_site, to_form, to_rest = _parts(target)
         if site and site == to_site and form != to_form and rest == to_rest:
-            evidence = self._of(site)
+            evidence = self._evidence_of(site)
             evidence.add(form * 4 + to_form, 2 if permanent else 1)
             self._changed(site, evidence)
 
@@ -159,7 +156,7 @@ class Twins:
             self._compare(site, form, seen, same if equal else 0)
 
     def _compare(self, site: str, form: int, seen: int, same: int) -> None:
-        evidence = self._of(site)
+        evidence = self._evidence_of(site)
         if not same:
             evidence.add(form * 5, 1)
         for other in _FORMS:
@@ -190,7 +187,7 @@ class Twins:
         said.append(f"{counted(evidence.own(form), 'page')} of its own")
         return "; ".join(said)
 
-    def _of(self, site: str) -> TwinEvidence:
+    def _evidence_of(self, site: str) -> TwinEvidence:
         evidence = self._sites.get(site)
         if evidence is not None:
             self._sites.move_to_end(site)

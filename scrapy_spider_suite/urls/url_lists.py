@@ -234,7 +234,11 @@ class SeedLines:
             return None
         text, tag = _SeedLine.parse(whole)
         if not text:
-            self._directive(whole, tag)
+            if tag:
+                self.tag = tag
+            elif whole.startswith(ORIGIN):
+                self.origin, _, self.tag = whole.removeprefix(ORIGIN).partition("\t")
+                self.line = 0
             return None
         guessed = "://" not in text
         if guessed and not _BARE.fullmatch(text):
@@ -243,13 +247,6 @@ class SeedLines:
         if url is None:
             return self._bad(raw, "no web address")
         return Seed(url, tag or self.tag, guessed)
-
-    def _directive(self, text: str, tag: str) -> None:
-        if tag:
-            self.tag = tag
-        elif text.startswith(ORIGIN):
-            self.origin, _, self.tag = text.removeprefix(ORIGIN).partition("\t")
-            self.line = 0
 
     def _bad(self, raw: bytes, why: str) -> BadLine:
         shown = raw.decode("utf-8", "replace").strip()[:_SHOWN]
@@ -285,20 +282,16 @@ def read_lines(sources: Iterable[str], user_agent: str) -> Iterator[str]:
 
 
 def _text_lines(path: Path) -> Iterator[str]:
-    for raw in _raw_lines(path):
-        yield raw.decode("utf-8", "replace").rstrip("\r")
-
-
-def _raw_lines(path: Path) -> Iterator[bytes]:
     rest = b""
     try:
         with ListFile(path) as file:
             for block, _ in file.blocks():
                 *lines, rest = (rest + block).split(b"\n")
-                yield from lines
+                for raw in lines:
+                    yield raw.decode("utf-8", "replace").rstrip("\r")
                 rest = rest[: LONGEST + 1]
     except READ_ERRORS as error:
         why = describe_read_error(error)
         raise SettingsError(f"seeds: {path} cannot be read: {why}") from error
     if rest:
-        yield rest
+        yield rest.decode("utf-8", "replace").rstrip("\r")

@@ -113,19 +113,16 @@ def spaces(url: str) -> Iterator[str]:
     They are its pattern, all queries of its path, two folders, the host; for URLs with a query
     their own.
     """
-    yield from dict.fromkeys(_spaces(url))
-
-
-def _spaces(url: str) -> Iterator[str]:
     path, question, query = path_and_query(url).partition("?")
     path = VARIABLE.sub("0", path)
+    found = []
     if question:
         names = sorted({pair.partition("=")[0] for pair in query.split("&")})
-        yield f"{path}?{VARIABLE.sub('0', '&'.join(names))}"
-    yield path + question
-    for folder in folders(path):
-        yield folder + question
-    yield f"/{question}"
+        found.append(f"{path}?{VARIABLE.sub('0', '&'.join(names))}")
+    found.append(path + question)
+    found += [folder + question for folder in folders(path)]
+    found.append(f"/{question}")
+    yield from dict.fromkeys(found)
 
 
 def folders(path: str) -> Iterator[str]:

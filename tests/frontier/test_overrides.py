@@ -103,7 +103,7 @@ def test_rules_within_one_another() -> None:
     assert free is not None
     assert (free.blocked, free.delay) == (False, 9.0)
     assert nested.for_address("10.1.2.3") == Override(delay=5.0, concurrency=3)
-    assert [str(line.rule) for line in nested.lines_for_host("www.example.com")] == [
+    assert [str(line.rule) for line in nested.lines.for_host("www.example.com")] == [
         "www.example.com, rules.txt, line 2", ".example.com, rules.txt, line 1"
     ]  # fmt: skip
 
@@ -143,9 +143,9 @@ def test_whether_any_rule_bars() -> None:
     assert not rules("a.t delay=1\nb.t blocked=no").excludes
     assert rules("a.t blocked=yes").excludes
     assert rules("10.0.0.0/8 hours=1-2").excludes
-    line = rules("a.t delay=1").line(HostPattern.parse("a.t"))
+    line = rules("a.t delay=1").lines.get(HostPattern.parse("a.t"))
     assert line is not None
-    assert list(line.override.given()) == [("delay", 1.0)]
+    assert line.override == Override(delay=1.0)
 
 
 def test_nothing_is_a_rule() -> None:

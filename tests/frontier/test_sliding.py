@@ -77,7 +77,8 @@ def test_without_a_window_they_come_as_they_are_due(crawl: Callable[..., Crawl])
 
 def test_the_leaf_window_goes_row_by_row(crawl: Callable[..., Crawl]) -> None:
     """One leaf of each host before any second one, though some hosts answer slowly (T16)."""
-    running = crawl(Web(FOUR, seconds=(0.01, 3.0)), Window.of("leaf", 3), order=BottomUp())
+    web = Web(FOUR, seconds=(0.01, 3.0))
+    running = crawl(web, Window.from_settings("leaf", 3), order=BottomUp())
     running.seed(*(f"http://{host}/{page}" for page in range(7) for host in FOUR))
     running.run()
     for n, row in enumerate(batched(running.urls, 4)):
@@ -88,7 +89,7 @@ def test_the_leaf_window_goes_to_and_fro(crawl: Callable[..., Crawl]) -> None:
     """What is found to its left it meets on its way back, from right to left (T16)."""
     links = {"/d": ["/b", "/c", "/g"], "/c": ["/a", "/x"]}
     web = Web({"a.t": "1.2.3.4"}, lambda url: [f"http://a.t{to}" for to in links.get(url[10:], ())])
-    running = crawl(web, Window.of("leaf", 2), order=BottomUp(alternating=True))
+    running = crawl(web, Window.from_settings("leaf", 2), order=BottomUp(alternating=True))
     running.seed("http://a.t/d", "http://a.t/e", "http://a.t/f")
     running.run()
     paths = [url[10:] for url in running.urls]
@@ -104,7 +105,8 @@ def test_every_page_is_fetched_once(crawl: Callable[..., Crawl], kind: str) -> N
 
     web = trees(20, 8, 9)
     web.event = event
-    running = crawl(web, Window.of(kind, 3), capacity=7, order=BottomUp(alternating=kind == "leaf"))
+    window, order = Window.from_settings(kind, 3), BottomUp(alternating=kind == "leaf")
+    running = crawl(web, window, capacity=7, order=order)
     most, hosts = 0, running.frontier.workbench.hosts
 
     def page(lease: Any) -> None:
@@ -229,7 +231,8 @@ def test_a_window_moves_in_portions(
     monkeypatch.setattr("scrapy_spider_suite.store.residency._LEAVING", 3)
     monkeypatch.setattr("scrapy_spider_suite.frontier.windows._PORTION", 2)
     web = trees(40, 6, 40)
-    running = crawl(web, Window.of(kind, 12), capacity=12, order=BottomUp(alternating=True))
+    window = Window.from_settings(kind, 12)
+    running = crawl(web, window, capacity=12, order=BottomUp(alternating=True))
     frontier, portions, moving = running.frontier, list[int](), list[bool]()
     move, leave = frontier.rotation._advance, frontier.residents.leave
 

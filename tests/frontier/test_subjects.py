@@ -108,12 +108,12 @@ def test_prefixes() -> None:
     table: PatternTable[str] = PatternTable()
     for text in ("http://a.t/", "http://a.t/x/", "https://a.t/x", "http://b.t/x/"):
         table.put(HostPattern.parse(text), text)
-    assert list(table.of_url("http://a.t/x/1", "a.t")) == ["http://a.t/x/", "http://a.t/"]
-    assert list(table.of_url("https://a.t/xy", "a.t")) == ["https://a.t/x"]
-    assert list(table.of_url("http://c.t/x/", "c.t")) == []
+    assert list(table.for_url("http://a.t/x/1", "a.t")) == ["http://a.t/x/", "http://a.t/"]
+    assert list(table.for_url("https://a.t/xy", "a.t")) == ["https://a.t/x"]
+    assert list(table.for_url("http://c.t/x/", "c.t")) == []
     assert list(table.for_host("a.t")) == []
     table.remove(HostPattern.parse("http://a.t/"))
-    assert list(table.of_url("http://a.t/y", "a.t")) == []
+    assert list(table.for_url("http://a.t/y", "a.t")) == []
 
 
 def test_a_bare_address_is_a_host_and_a_range() -> None:

@@ -9,12 +9,12 @@ from scrapy_spider_suite.frontier.windows import Window
 
 def test_the_two_windows_of_the_paper() -> None:
     """One row of so many hosts, or so many rows of as many hosts as there is room for."""
-    top, leaf = Window.of("top", 5), Window.of("leaf", 5)
+    top, leaf = Window.from_settings("top", 5), Window.from_settings("leaf", 5)
     assert top is not None
     assert leaf is not None
     assert (top.columns, top.rows) == (5, 1)
     assert (leaf.columns, leaf.rows) == (math.inf, 5)
-    assert Window.of("none", 5) is None
+    assert Window.from_settings("none", 5) is None
 
 
 def test_a_place_is_full_until_the_window_moves() -> None:

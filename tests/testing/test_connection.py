@@ -14,8 +14,14 @@ import pytest
 
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig
 from scrapy_spider_suite.testing.arrivals import ArrivalLog
-from scrapy_spider_suite.testing.connection import OpenConnections, ServerConnection
-from scrapy_spider_suite.testing.http import AnswerWriter, Request, ServerReply, make_reply
+from scrapy_spider_suite.testing.http import (
+    AnswerWriter,
+    OpenConnections,
+    Request,
+    ServerConnection,
+    ServerReply,
+    make_reply,
+)
 
 Ask = Callable[..., Any]
 Exchange = Callable[..., bytes]
@@ -238,7 +244,8 @@ def test_beyond_the_limit_the_idle_go_first() -> None:
         assert await late.read() == b""
         assert len(reception.open) == 1
         assert reception.turned_away == 2
-        reception.close_all()
+        for connection in list(reception.open):
+            connection.abort()
         for each in (writer, writer2, writer3):
             each.close()
         server.close()

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig, SyntheticWeb
-from scrapy_spider_suite.testing.fake_web import HostTable, extra_endpoints
+from scrapy_spider_suite.testing.fake_web import HANGING, REFUSED, HostTable, extra_endpoints
 from scrapy_spider_suite.testing.loopback import LoopbackEndpoint
 from scrapy_spider_suite.testing.name_server import SERVED
 
@@ -30,9 +30,9 @@ def test_hosts_share_the_pool_and_the_rest_have_their_own(tmp_path: Path) -> Non
     pool = [found.address(f"h{k:06d}.fake.test") for k in range(6)]
     assert pool == ["127.8.0.1", "127.8.0.2", "127.8.0.3"] * 2
     assert {found.address(name) for name in SERVED} == {"127.8.0.4"}
-    assert found.special.serving == ("127.8.0.4", "127.8.0.5")
+    assert found.serving == ["127.8.0.4", "127.8.0.5"]
     assert found.address("a.test") == "127.8.0.6"
-    assert (found.special.refusing, found.special.hanging) == ("127.8.0.7", "127.8.0.8")
+    assert (found.address(REFUSED), found.address(HANGING)) == ("127.8.0.7", "127.8.0.8")
     assert found.base("a.test") == "http://a.test:8080"
 
 

@@ -70,7 +70,7 @@ def test_unknown_names_do_not_exist(web: FakeWeb) -> None:
 
 def test_special_names(web: FakeWeb) -> None:
     """Aliases, loops, failures, private addresses, no time to live."""
-    own = web.directory.special.serving[0]
+    own = web.directory.serving[0]
     assert records(resolve(web, "alias.test")) == [
         ("alias.test.", "CNAME", 77, "plain.test."),
         ("plain.test.", "A", 77, own),

@@ -97,7 +97,7 @@ def test_without_limits_nothing_is_a_trap() -> None:
     """Each can be switched off; together they can be, too."""
     assert trap_of_url(f"{H}/a" * 500, TrapLimits(), 2026) is None
     assert not TrapLimits().any
-    assert all(TrapLimits(**{name: 1}).any for name in TrapLimits.names())
+    assert all(TrapLimits(**{name: 1}).any for name in Trap)
     assert set(TrapLimits.names()) == {trap.value for trap in Trap}
 
 

@@ -76,7 +76,8 @@ def _plan(mine: bytes | None, theirs: bytes) -> bytes | None:
     history, tags, packed = plan.history, plan.validators, plan.packed or UNPACKED
     if not (isinstance(packed.url, str) and isinstance(packed.digest, str)):
         raise TypeError("a plan of a page whose body is nowhere")
-    if tags != Validators.of(tags.etag.encode("latin-1"), tags.last_modified.encode("latin-1")):
+    headers = tags.etag.encode("latin-1"), tags.last_modified.encode("latin-1")
+    if tags != Validators.from_headers(*headers):
         raise ValueError("a plan of a page that its server cannot be asked by")
     numbers = (misses, plan.due, history.last, history.quiet, history.dated, packed.when)
     if not all(0.0 <= number < _MOST for number in numbers):

@@ -83,7 +83,7 @@ def unblock(site: JobTarget, action: Action) -> Result:
     subject = parse_subject(action.get("subject", str))
     kv = site.store.kv(BLOCKS)
     if kv.get(str(subject).encode()) is None:
-        line = site.frontier.policy.overrides.line(subject)
+        line = site.frontier.policy.overrides.lines.get(subject)
         if line is not None and line.override.blocked:
             raise ActionError(f"{subject} is blocked by {line.rule.source}: change it there")
         known = ", ".join(each.subject for each in stored_blocks(kv)) or "nothing"

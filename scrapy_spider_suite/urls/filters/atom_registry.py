@@ -235,7 +235,9 @@ def split_arguments(argument: str) -> list[str]:
     pieces, rest = [], argument
     while rest := rest.lstrip(", \t\r\n"):
         if rest.startswith('"'):
-            end = _end_of_quote(rest)
+            end = 1
+            while rest[end] != '"':
+                end += 2 if rest[end] == "\\" else 1
             pieces.append(rest[1:end].replace('\\"', '"'))
             rest = rest[end + 1 :].lstrip()
             if rest and not rest.startswith(","):
@@ -246,10 +248,3 @@ def split_arguments(argument: str) -> list[str]:
                 raise ValueError("quotes around the whole of a text")
             pieces.append(piece.strip())
     return pieces
-
-
-def _end_of_quote(text: str) -> int:
-    at = 1
-    while text[at] != '"':
-        at += 2 if text[at] == "\\" else 1
-    return at

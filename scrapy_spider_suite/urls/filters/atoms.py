@@ -10,8 +10,7 @@ import base64
 import binascii
 import hashlib
 from collections.abc import Callable
-from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy_spider_suite.urls.filters import atom_registry as read
 from scrapy_spider_suite.urls.filters.atom_registry import (
@@ -25,9 +24,6 @@ from scrapy_spider_suite.urls.filters.atom_registry import (
 from scrapy_spider_suite.urls.hosts import public_suffix, registered_domain, surt, surt_prefix
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
-if TYPE_CHECKING:
-    import re2  # type: ignore[import-untyped]
-
 STEPS_MAX = 1 << 24
 """Steps for one text at the most: of a body so much is looked at as is possible with them."""
 PROGRAM_MAX = 1_024
@@ -36,37 +32,33 @@ BODY_MAX = 1 << 20
 """Bytes of a body that are looked at, at the most."""
 
 
-def matches(pattern: str) -> Callable[[str], bool]:
-    """A test for *pattern* matching a whole URL. Raises `ValueError`."""
-    match, _ = _compiled(pattern, _utf8(), whole=True)
-    return lambda text: bool(match(text))
+def url_regex(pattern: str, *, whole: bool) -> Test:
+    """A test for *pattern* in a URL, or matching the *whole* URL. Raises `ValueError`."""
+    match, _ = _compiled(pattern, latin=False, whole=whole)
+    return lambda url, subject: bool(match(url))
 
 
-def contains(pattern: str) -> Callable[[str], bool]:
-    """A test for *pattern* in a URL. Raises `ValueError`."""
-    match, _ = _compiled(pattern, _utf8(), whole=False)
-    return lambda text: bool(match(text))
-
-
-def body_matches(pattern: str) -> Callable[[bytes], bool]:
-    """`matches` for a body as ISO-8859-1. Raises `ValueError`."""
-    match, limit = _compiled(_latin(pattern), _latin_1(), whole=True)
-    return lambda body: bool(match(body[:limit]))
-
-
-def body_contains(pattern: str) -> Callable[[bytes], bool]:
-    """`contains` for a body as ISO-8859-1. Raises `ValueError`."""
-    match, limit = _compiled(_latin(pattern), _latin_1(), whole=False)
+def body_regex(pattern: str, *, whole: bool) -> Callable[[bytes], bool]:
+    """A test for *pattern* in a body as ISO-8859-1, or matching it *whole*. Raises `ValueError`."""
+    try:
+        match, limit = _compiled(pattern.encode("latin-1"), latin=True, whole=whole)
+    except UnicodeEncodeError:
+        raise ValueError("a regular expression of ISO-8859-1 characters") from None
     return lambda body: bool(match(body[:limit]))
 
 
 def _compiled(
-    pattern: str | bytes, options: re2.Options, *, whole: bool
+    pattern: str | bytes, *, latin: bool, whole: bool
 ) -> tuple[Callable[[str | bytes], Any], int]:
     """The match of *pattern*, and the length of the longest text for it."""
     # Only who has a regex needs it.
-    import re2
+    import re2  # type: ignore[import-untyped]
 
+    options = re2.Options()
+    options.log_errors = False
+    options.never_capture = True
+    if latin:
+        options.encoding = re2.Options.Encoding.LATIN1
     try:
         size = re2.compile(pattern, options).programsize
     except re2.error as error:
@@ -83,34 +75,6 @@ def _compiled(
     one.Add(pattern)
     one.Compile()
     return one.Match, min(BODY_MAX, STEPS_MAX // size)
-
-
-def _latin(pattern: str) -> bytes:
-    try:
-        return pattern.encode("latin-1")
-    except UnicodeEncodeError:
-        raise ValueError("a regular expression of ISO-8859-1 characters") from None
-
-
-@cache
-def _utf8() -> re2.Options:
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    options.never_capture = True
-    return options
-
-
-@cache
-def _latin_1() -> re2.Options:
-    import re2
-
-    options = re2.Options()
-    options.log_errors = False
-    options.never_capture = True
-    options.encoding = re2.Options.Encoding.LATIN1
-    return options
 
 
 def has_repeats(path: str, times: int) -> bool:
@@ -282,14 +246,12 @@ def _url_shorter_than(argument: str, given: FilterInputs) -> Test:
 
 @atom("URLMatchesRegex(regex)", r".*/\d+\.html", "the *regex* matches the whole URL")
 def _url_matches_regex(argument: str, given: FilterInputs) -> Test:
-    test = matches(read.read_text(argument))
-    return lambda url, subject: test(url)
+    return url_regex(read.read_text(argument), whole=True)
 
 
 @atom("URLContainsRegex(regex)", r"[?&]page=\d", "the *regex* matches somewhere in the URL")
 def _url_contains_regex(argument: str, given: FilterInputs) -> Test:
-    test = contains(read.read_text(argument))
-    return lambda url, subject: test(url)
+    return url_regex(read.read_text(argument), whole=False)
 
 
 @atom(
@@ -478,7 +440,7 @@ def _digest_equals(argument: str, given: FilterInputs) -> Test:
     Fact.PAGE,
 )  # fmt: skip
 def _response_matches(argument: str, given: FilterInputs) -> Test:
-    test = body_matches(read.read_text(argument))
+    test = body_regex(read.read_text(argument), whole=True)
     return _page_test(lambda page: test(page.body))
 
 
@@ -487,7 +449,7 @@ def _response_matches(argument: str, given: FilterInputs) -> Test:
     Fact.PAGE,
 )  # fmt: skip
 def _response_contains_regex(argument: str, given: FilterInputs) -> Test:
-    test = body_contains(read.read_text(argument))
+    test = body_regex(read.read_text(argument), whole=False)
     return _page_test(lambda page: test(page.body))
 
 

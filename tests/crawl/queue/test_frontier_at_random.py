@@ -87,7 +87,7 @@ class AtRandom(RuleBasedStateMachine):
         frontier = Frontier(
             self.store, POLICY, now=self.now, wall=WALL + self.now, capacity=2,
             counters=Counters.load(self.store), unclean=unclean,
-            options=QueueOptions(self.order, Window.of(*self.window)),
+            options=QueueOptions(self.order, Window.from_settings(*self.window)),
         )  # fmt: skip
         frontier.open(self.now)
         self.archiver = make_archiver(self.store, frontier.counters, frontier.flush)
@@ -364,7 +364,7 @@ class SiftedAtRandom(AtRandom):
         frontier = Frontier(
             self.store, POLICY, now=self.now, wall=WALL + self.now, capacity=2,
             counters=Counters.load(self.store), unclean=unclean,
-            options=QueueOptions(self.order, Window.of(*self.window), sift=True),
+            options=QueueOptions(self.order, Window.from_settings(*self.window), sift=True),
         )  # fmt: skip
         frontier.open(self.now)
         self.archiver = make_archiver(self.store, frontier.counters, frontier.flush)
