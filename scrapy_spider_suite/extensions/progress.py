@@ -16,7 +16,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.extensions.logstats import LogStats
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.frontier.waits import WaitReason
+from scrapy_spider_suite.frontier.workbench import WaitReason
 from scrapy_spider_suite.operate.job_target import pause_reasons
 from scrapy_spider_suite.operate.judge import display_duration, wait_summary
 from scrapy_spider_suite.runtime.tasks import PeriodicTask

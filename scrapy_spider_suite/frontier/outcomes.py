@@ -111,6 +111,17 @@ class Outcome:
 
 _DONE, _FAILED, _PENDING = State.DONE, State.FAILED, State.PENDING
 
+
+def _given_up(meaning: str) -> Outcome:
+    """Failed, though the host did nothing."""
+    return Outcome(meaning, State.FAILED, Retry.NOBODY, Health.NONE)
+
+
+def _put_off(meaning: str) -> Outcome:
+    """Pending, though neither the URL nor the host did anything."""
+    return Outcome(meaning, State.PENDING, Retry.HOST, Health.NONE)
+
+
 OUTCOMES: dict[Event, Outcome] = {
     Event.SUCCESS: Outcome("2xx, and the items are through the pipelines", _DONE),
     Event.NOT_STORED: Outcome(
@@ -145,73 +156,44 @@ OUTCOMES: dict[Event, Outcome] = {
     Event.DNS: Outcome(
         "the name servers gave no answer", _PENDING, Retry.STORE, Health.UNREACHABLE
     ),
-    Event.NO_SUCH_HOST: Outcome("the name does not exist", _FAILED, Retry.NOBODY, Health.NONE),
-    Event.PRIVATE_ADDRESS: Outcome(
-        "the host's address is not public (SUITE_ALLOW_PRIVATE_ADDRESSES)",
-        _FAILED, Retry.NOBODY, Health.NONE,
+    Event.NO_SUCH_HOST: _given_up("the name does not exist"),
+    Event.PRIVATE_ADDRESS: _given_up(
+        "the host's address is not public (SUITE_ALLOW_PRIVATE_ADDRESSES)"
     ),
-    Event.IGNORED: Outcome("a middleware raised IgnoreRequest", _FAILED, Retry.NOBODY, Health.NONE),
-    Event.ROBOTS: Outcome("forbidden by robots.txt", _FAILED, Retry.NOBODY, Health.NONE),
-    Event.ROBOTS_UNAVAILABLE: Outcome(
-        "robots.txt cannot be fetched now (RFC 9309 §2.3.1.4)", _PENDING, Retry.HOST, Health.NONE
-    ),
+    Event.IGNORED: _given_up("a middleware raised IgnoreRequest"),
+    Event.ROBOTS: _given_up("forbidden by robots.txt"),
+    Event.ROBOTS_UNAVAILABLE: _put_off("robots.txt cannot be fetched now (RFC 9309 §2.3.1.4)"),
     Event.TOO_MANY_HOPS: Outcome("the eleventh redirect in a row", _FAILED),
     Event.REDIRECT_LOOP: Outcome("redirects to itself again", _FAILED),
-    Event.UNSUPPORTED: Outcome(
-        "no download handler for the scheme", _FAILED, Retry.NOBODY, Health.NONE
-    ),
-    Event.DROPPED: Outcome(
-        "a request_scheduled handler dropped the request that replaced it",
-        _FAILED, Retry.NOBODY, Health.NONE,
-    ),
-    Event.BUDGET: Outcome(
-        "the host's page budget is used up (SUITE_HOST_MAX_PAGES)",
-        _FAILED, Retry.NOBODY, Health.NONE,
-    ),
-    Event.HOST_DEAD: Outcome(
-        "the host was given up (SUITE_DEAD_HOST_FAILURES)", _FAILED, Retry.NOBODY, Health.NONE
-    ),
-    Event.OUT_OF_FILES: Outcome(
-        "the process has no file descriptor left", _PENDING, Retry.HOST, Health.NONE
-    ),
-    Event.INTERRUPTED: Outcome(
-        "the crawl was stopped in the middle", _PENDING, Retry.HOST, Health.NONE
-    ),
+    Event.UNSUPPORTED: _given_up("no download handler for the scheme"),
+    Event.DROPPED: _given_up("a request_scheduled handler dropped the request that replaced it"),
+    Event.BUDGET: _given_up("the host's page budget is used up (SUITE_HOST_MAX_PAGES)"),
+    Event.HOST_DEAD: _given_up("the host was given up (SUITE_DEAD_HOST_FAILURES)"),
+    Event.OUT_OF_FILES: _put_off("the process has no file descriptor left"),
+    Event.INTERRUPTED: _put_off("the crawl was stopped in the middle"),
     Event.DOWNLOAD_ERROR: Outcome("any other download error", _PENDING, Retry.STORE),
-    Event.BARRED: Outcome(
-        "the host is blocked or outside its hours (SUITE_OVERRIDES, block)",
-        _PENDING, Retry.HOST, Health.NONE,
+    Event.BARRED: _put_off("the host is blocked or outside its hours (SUITE_OVERRIDES, block)"),
+    Event.DOMAIN_BUDGET: _given_up(
+        "the page budget of the registered domain is used up (SUITE_DOMAIN_MAX_PAGES)"
     ),
-    Event.DOMAIN_BUDGET: Outcome(
-        "the page budget of the registered domain is used up (SUITE_DOMAIN_MAX_PAGES)",
-        _FAILED, Retry.NOBODY, Health.NONE,
-    ),
-    Event.DOMAIN_HOSTS: Outcome(
-        "the registered domain has as many hosts as it may have (SUITE_DOMAIN_MAX_HOSTS)",
-        _FAILED, Retry.NOBODY, Health.NONE,
+    Event.DOMAIN_HOSTS: _given_up(
+        "the registered domain has as many hosts as it may have (SUITE_DOMAIN_MAX_HOSTS)"
     ),
     Event.MEDIA_TYPE: Outcome(
         "2xx of a media type that is not wanted (SUITE_MEDIA_TYPES)", _FAILED
     ),
-    Event.TRAP: Outcome(
-        "the URL is in a trap that was found after it was queued (SUITE_TRAPS)",
-        _FAILED, Retry.NOBODY, Health.NONE,
-    ),
+    Event.TRAP: _given_up("the URL is in a trap that was found after it was queued (SUITE_TRAPS)"),
     Event.NOT_THERE: Outcome(
         "4xx other than 408 and 429, for a URL that nobody linked to (SUITE_GUESS_URLS)",
         _FAILED,
     ),
-    Event.FILTERED: Outcome(
-        "SUITE_FETCH_FILTER does not want the URL", _FAILED, Retry.NOBODY, Health.NONE
-    ),
+    Event.FILTERED: _given_up("SUITE_FETCH_FILTER does not want the URL"),
     Event.NOT_PARSED: Outcome("2xx, and SUITE_PARSE_FILTER does not want the page", _DONE),
-    Event.UNREADABLE: Outcome(
-        "its pack was gone or damaged when its links were to be read (SUITE_READ_LINKS)",
-        _FAILED, Retry.NOBODY, Health.NONE,
+    Event.UNREADABLE: _given_up(
+        "its pack was gone or damaged when its links were to be read (SUITE_READ_LINKS)"
     ),
-    Event.ELSEWHERE: Outcome(
-        "the host belongs to another agent, and the request cannot be sent to it",
-        _FAILED, Retry.NOBODY, Health.NONE,
+    Event.ELSEWHERE: _given_up(
+        "the host belongs to another agent, and the request cannot be sent to it"
     ),
 }  # fmt: skip
 

@@ -99,7 +99,7 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
     def parse(text: str) -> int:
         value = int(text)
         if not low <= value <= high:
-            raise ValueError(f"a whole number from {low} to {high}")
+            raise ValueError(text)
         return value
 
     return parse
@@ -108,29 +108,20 @@ def _whole(low: int, high: int) -> Callable[[str], int]:
 def _seconds(text: str) -> float:
     value = float(text)
     if not 0 <= value < float("inf"):
-        raise ValueError("a number of seconds, 0 or more")
+        raise ValueError(text)
     return value
-
-
-def _one_of(**words: bool) -> Callable[[str], bool]:
-    def parse(text: str) -> bool:
-        if text not in words:
-            raise ValueError(" or ".join(words))
-        return words[text]
-
-    return parse
-
-
-def _text(text: str) -> str:
-    if not text.strip() or not text.isascii() or not text.isprintable():
-        raise ValueError("printable ASCII characters")
-    return text
 
 
 def _words(text: str) -> str:
     if not text.strip() or not text.isprintable():
-        raise ValueError("some words")
+        raise ValueError(text)
     return text
+
+
+def _ascii_words(text: str) -> str:
+    if not text.isascii():
+        raise ValueError(text)
+    return _words(text)
 
 
 _FIELDS: dict[str, tuple[Callable[[str], Any], str]] = {
@@ -138,12 +129,13 @@ _FIELDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "concurrency": (_whole(1, 1000), "a whole number from 1 to 1000"),
     "requests_per_visit": (_whole(1, 20), "a whole number from 1 to 20"),
     "max_pages": (_whole(0, 2**31 - 1), "a whole number, 0 for no limit"),
-    "robots": (_one_of(obey=True, ignore=False), "obey or ignore"),
-    "user_agent": (_text, "printable ASCII characters, quoted if there are spaces"),
-    "blocked": (_one_of(yes=True, no=False), "yes or no"),
+    "robots": ({"obey": True, "ignore": False}.__getitem__, "obey or ignore"),
+    "user_agent": (_ascii_words, "printable ASCII characters, quoted if there are spaces"),
+    "blocked": ({"yes": True, "no": False}.__getitem__, "yes or no"),
     "reason": (_words, "some words, quoted if there are spaces"),
     "hours": (Hours.parse, "ranges of hours such as 22-6 or 8:30-12,13-17 (UTC)"),
 }
+"""The parser of each field, which raises `KeyError` or `ValueError`, and the values it allows."""
 
 
 class Overrides:
@@ -226,7 +218,7 @@ def _parse_fields(words: list[str]) -> Override:
         parse, allowed = _FIELDS[name]
         try:
             values[name] = parse(text)
-        except ValueError:
+        except (KeyError, ValueError):
             raise ValueError(f"{word!r}: expected {allowed}") from None
     if "reason" in values and not values.get("blocked"):
         raise ValueError("reason belongs to blocked=yes")

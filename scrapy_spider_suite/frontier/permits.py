@@ -82,7 +82,7 @@ class VisitPermits:
         if not pause:
             return True
         self._workbench.reserve(visit)
-        if self._holds(visit, pause):
+        if self._is_held(visit, pause):
             self._held[visit.host.key] = visit
             self._at[visit.address.key] = visit.host.key
             self._schedule(visit, now + pause)
@@ -120,7 +120,7 @@ class VisitPermits:
 
     def _try_held(self, visit: Visit, now: float) -> Visit | None:
         pause = 0.0 if self.source is None else self.source.pause(visit.host, visit.address)
-        if pause and self._holds(visit, pause):
+        if pause and self._is_held(visit, pause):
             self._schedule(visit, now + pause)
             return None
         self._release(visit)
@@ -132,7 +132,7 @@ class VisitPermits:
         self._put_off(visit, pause, now)
         return None
 
-    def _holds(self, visit: Visit, pause: float) -> bool:
+    def _is_held(self, visit: Visit, pause: float) -> bool:
         if self.source is None or self.source.away:
             return False
         return pause <= NEAR or self.source.awaits(visit.host, visit.address)

@@ -246,10 +246,6 @@ class RobotsRules:
     def silent(self) -> bool:
         return self.verdict is RobotsVerdict.DISALLOW_FOR_NOW and self.status is None
 
-    def asked_again(self, next_visit: float) -> float:
-        """When it is asked for again, if its host is visited from *next_visit* on."""
-        return next_visit if self.silent else max(next_visit, self.expires_at)
-
     def allowed(self, url: str, user_agent: str) -> bool:
         """Whether *user_agent* (token or header) may fetch *url* of this origin; robots.txt always.
         """

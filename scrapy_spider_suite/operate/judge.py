@@ -32,7 +32,7 @@ from scrapy_spider_suite.frontier.robots_rules import (
     deciding_line,
     origin_of,
 )
-from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason, add_up
+from scrapy_spider_suite.frontier.workbench import WaitCount, WaitReason, add_up
 from scrapy_spider_suite.operate.job_target import BLOCKS, paused_by, stored_blocks
 from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.runtime.text import counted
@@ -413,7 +413,8 @@ class UrlJudge:
         record = self._record(host_of(rules.origin))
         if record.dead or record.next_fetch >= NEVER:
             return math.inf
-        return max(0.0, rules.asked_again(record.next_fetch) - self._wall)
+        again = record.next_fetch if rules.silent else max(record.next_fetch, rules.expires_at)
+        return max(0.0, again - self._wall)
 
     def describe(self, rules: RobotsRules) -> str:
         """*rules* in a line."""

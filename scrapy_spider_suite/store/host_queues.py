@@ -17,15 +17,17 @@ from msgspec.structs import replace
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.policy import Policy, excluded_pattern, waits_for_rule
-from scrapy_spider_suite.frontier.waits import (
+from scrapy_spider_suite.frontier.workbench import (
+    AddressState,
+    HostState,
     WaitCount,
     WaitReason,
+    Workbench,
     add_up,
     reason_of_clock,
     reason_of_words,
     wait_of,
 )
-from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.host_patterns import PatternKind

@@ -253,8 +253,6 @@ class FakeWeb:
         """Return the URL of *path* on *host*. Raises LookupError."""
         return self.directory.base(host) + path
 
-    # -- start -------------------------------------------------------------------------------
-
     def _bind(self) -> tuple[LoopbackListeners, FakeWebConfig, list[str]]:
         config, notes = self.config, []
         one_address = config.one_address or not has_many_addresses()

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mimetypes
 import os
-import stat
+from functools import partial
 from pathlib import Path
 from urllib.parse import quote, unquote_to_bytes
 
@@ -50,7 +50,7 @@ class FolderSite:
         size = os.path.getsize(found)
         if size <= _LARGE:
             return make_reply(200, Path(found).read_bytes(), kind, delay=self._latency)
-        return ServerReply(200, b"", script=_Stream(found, kind, self._latency))
+        return ServerReply(200, b"", script=partial(self._stream, found, kind))
 
     def _find(self, path: str) -> str | None:
         name = os.fsdecode(unquote_to_bytes(path))
@@ -60,7 +60,8 @@ class FolderSite:
         for candidate in candidates:
             real = os.path.realpath(os.path.join(self._root, candidate.lstrip("/")))
             inside = os.path.commonpath((self._root, real)) == self._root
-            if inside and _servable(real, folder=not name.endswith("/")):
+            folder = not name.endswith("/") and os.path.isdir(real)
+            if inside and (folder or os.path.isfile(real)):
                 return real
         return None
 
@@ -70,30 +71,11 @@ class FolderSite:
             return _COMPRESSED.get(encoding, _OTHER_TYPE)
         return kind or _OTHER_TYPE
 
-
-def _servable(path: str, *, folder: bool) -> bool:
-    try:
-        mode = os.stat(path).st_mode
-    except OSError:
-        return False
-    return stat.S_ISREG(mode) or (folder and stat.S_ISDIR(mode))
-
-
-class _Stream:
-    def __init__(self, path: str, kind: str, latency: float) -> None:
-        self._path = path
-        self._kind = kind
-        self._latency = latency
-
-    async def __call__(self, wire: AnswerWriter) -> None:
+    async def _stream(self, path: str, kind: str, wire: AnswerWriter) -> None:
         await wire.rest(self._latency)
-        with contextlib.suppress(FileNotFoundError, PermissionError):
-            await self._send(wire)
-
-    async def _send(self, wire: AnswerWriter) -> None:
-        with open(self._path, "rb") as file:
+        with contextlib.suppress(FileNotFoundError, PermissionError), open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            head = make_reply(200, b"", self._kind).data.replace(
+            head = make_reply(200, b"", kind).data.replace(
                 b"Content-Length: 0", b"Content-Length: %d" % size
             )
             await wire.send(head)
@@ -103,4 +85,4 @@ class _Stream:
                     return
                 size -= len(piece)
                 await wire.send(piece)
-        wire.keep = True
+            wire.keep = True

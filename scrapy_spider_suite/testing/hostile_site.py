@@ -228,10 +228,9 @@ fixed("encoding-many", "100 codings", sized(PAGE, "Content-Encoding: " + ", ".jo
 _LATIN = "<p>caf\xe9 \xfcber <a href='/\xe9t\xe9'>\xe9t\xe9</a></p>".encode("latin-1")
 fixed("charset-lie", "said to be UTF-8, is Latin-1", sized(_LATIN))
 fixed(
-    "charset-unknown",
-    "a charset that nobody knows",
+    "charset-unknown", "a charset that nobody knows",
     sized(_LATIN, "Content-Type: text/html; charset=klingon"),
-)
+)  # fmt: skip
 fixed(
     "charset-contradiction",
     "the header, the byte order mark and the page name three charsets",
@@ -398,10 +397,9 @@ fixed("bad-hosts", "links to invalid and international hosts", page(_anchors(BAD
 fixed("bad-links", "links that are no web addresses", page(_anchors(BAD_LINKS)))
 fixed("base-bad", "a base that is no URL", page("<base href='javascript:'><a href='ok'>ok</a>"))
 fixed(
-    "data-link",
-    "a link of 1 MB of data",
-    page(f'<a href="data:text/plain,{"x" * (1 << 20)}">x</a>'),
-)
+    "data-link", "a link of 1 MB of data",
+    page(f'<a href="data:text/plain,{"x" * _MEGABYTE}">x</a>'),
+)  # fmt: skip
 fixed("redirect-none", "a redirect without Location", sized(b"", status="302 Found"))
 fixed("redirect-empty", "an empty Location", sized(b"", "Location: ", status="302 Found"))
 bulk(

@@ -141,8 +141,6 @@ class SyntheticWeb:
     def __len__(self) -> int:
         return self.config.hosts
 
-    # -- names -------------------------------------------------------------------------------
-
     def host_name(self, host: int) -> str:
         return f"h{host:06d}.{self.config.domain}"
 
@@ -192,8 +190,6 @@ class SyntheticWeb:
         """Return the paths of a page's images; no two pages share one."""
         count = self.traits(host).images
         return [f"/img/{page * count + number}.png" for number in range(count)]
-
-    # -- draws -------------------------------------------------------------------------------
 
     def _traits(self, host: int) -> HostTraits:
         config = self.config
@@ -268,8 +264,6 @@ class SyntheticWeb:
             else:
                 hrefs.append(path((number >> 16) % pages))
         return hrefs
-
-    # -- what to expect of a crawl -----------------------------------------------------------
 
     def locate(self, url: str) -> tuple[int, str]:
         """Return host number and path of *url*, without query and fragment."""

@@ -66,11 +66,8 @@ class Prose:
 @lru_cache(50_000)
 def _words(number: int, count: int) -> str:
     draw = Random(number)
-    return " ".join(_word(draw) for _ in range(count))
-
-
-def _word(draw: Random) -> str:
-    return "".join(draw.choice(_LETTERS[k % 2]) for k in range(draw.randint(4, 10)))
+    lengths = (draw.randint(4, 10) for _ in range(count))
+    return " ".join("".join(draw.choice(_LETTERS[k % 2]) for k in range(each)) for each in lengths)
 
 
 BOARDS, THREADS, LISTED, POSTS = 8, 40, 10, 5
@@ -234,7 +231,9 @@ class OrdinarySite:
             if old not in self._revisions(article):
                 return None
             text = [*text[:-1], self._prose.text(f"revision {old}")]
-            links = [f"/wiki/{article}", *self._hidden(old)]
+            links = [f"/wiki/{article}"]
+            if old % (4 * _HIDDEN) == 0:
+                links.append(f"/wiki/{old // 4 + _HIDDEN - 1}")
             return ProsePage("An old revision of this page", links, text)
         revisions = self._revisions(article)
         if asked.get("action") == "history":
@@ -252,11 +251,6 @@ class OrdinarySite:
 
     def _revisions(self, article: int) -> list[int]:
         return [article * 4 + each for each in range(1 + self._prose.number("old", article) % 4)]
-
-    @staticmethod
-    def _hidden(old: int) -> list[str]:
-        article = old // 4 + _HIDDEN - 1
-        return [f"/wiki/{article}"] if old % (4 * _HIDDEN) == 0 else []
 
     def _real_wiki(self) -> Iterable[str]:
         host = "wiki-site.test"

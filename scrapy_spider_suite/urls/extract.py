@@ -129,9 +129,7 @@ class PageContext:
 
 def extract(body: bytes, page: PageContext) -> PageLinks:
     """The links of the HTML page *body*. Never raises."""
-    reader = MarkupReader(body, page)
-    reader.read()
-    return reader.result()
+    return MarkupReader(body, page).read()
 
 
 class MarkupReader:
@@ -159,11 +157,12 @@ class MarkupReader:
         self._truncated = False
         self._unusable = {Unusable.NOT_HTTP: 0, Unusable.MALFORMED: 0}
 
-    def read(self) -> None:
+    def read(self) -> PageLinks:
         late = self._pass()
         if late is not None:  # rare
             self._begin(late)
             self._pass()
+        return self._result()
 
     def _pass(self) -> str | None:
         """Read the page; return a base that came after links that it is for."""
@@ -183,7 +182,7 @@ class MarkupReader:
                 break
         return None
 
-    def result(self) -> PageLinks:
+    def _result(self) -> PageLinks:
         kept = len(self._links)
         not_http = self._unusable[Unusable.NOT_HTTP]
         malformed = self._unusable[Unusable.MALFORMED]
@@ -212,7 +211,8 @@ class MarkupReader:
         if name == b"meta":
             self._meta(found)
         elif name == b"link":
-            self._link(found)
+            if self._canonical is None and b"canonical" in self._words(found, b"rel"):
+                self._canonical = self._resolved(found.get(b"href", b""))
         elif name == b"base":
             return self._set_base(found.get(b"href"))
         else:
@@ -257,10 +257,6 @@ class MarkupReader:
     def _words(self, found: dict[bytes, bytes], name: bytes) -> list[bytes]:
         value = found.get(name, b"")
         return self._page.read(value).lower().encode().split() if value else []
-
-    def _link(self, found: dict[bytes, bytes]) -> None:
-        if self._canonical is None and b"canonical" in self._words(found, b"rel"):
-            self._canonical = self._resolved(found.get(b"href", b""))
 
     def _set_base(self, value: bytes | None) -> str | None:
         """Use the first base that has a *value* and is http or https; return it if it is late."""
@@ -311,8 +307,7 @@ def extract_edges(body: bytes, page: PageContext) -> tuple[PageLinks, list[Edge]
     An edge occurs once for each kind, at most four times *max_links* in all. Never raises.
     """
     reader = _EdgeReader(body, page)
-    reader.read()
-    found = reader.result()
+    found = reader.read()
     edges = [(to, kind, no or found.nofollow) for (to, kind), no in reader.edges.items()]
     if found.canonical is not None:
         edges.append((found.canonical, "canonical", False))

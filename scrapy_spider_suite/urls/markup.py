@@ -202,7 +202,8 @@ class Markup:
         if value.isascii():
             text = value.decode("ascii")
         else:
-            text = to_unicode(value, self._markup_encoding())
+            encoding = self.encoding
+            text = to_unicode(value, encoding if encoding in _PLAIN_ENCODINGS else "utf-8")
         if self._has_nul:
             text = text.replace("\0", "\ufffd")
         return unescape(text) if "&" in text else text
@@ -233,10 +234,6 @@ class Markup:
             self._encoding = _from_meta(self.markup) or _guess(self.markup)
         return self._encoding
 
-    def _markup_encoding(self) -> str:
-        encoding = self.encoding
-        return encoding if encoding in _PLAIN_ENCODINGS else "utf-8"
-
 
 def _in_query(character: str, encoding: str) -> str:
     """*character* of a query in *encoding*; as a character reference if it has no bytes there.
@@ -262,17 +259,18 @@ def _from_http(encoding: str | None, content_type: bytes | str | None, body: byt
     if encoding is not None:
         found = _usable(resolve_encoding(encoding))
     elif content_type:
-        found = _of_header(content_type)
+        found = _http_encoding(content_type)
     else:
         return None
     # Markup in these has a NUL in every other byte or more; without any, the header lies.
     if found in _WIDE:
-        return _byte_order(found, body) if b"\0" in body[:64] else None
+        order = "be" if body[:1] == b"\0" else "le"
+        return found[:-2] + order if b"\0" in body[:64] else None
     return found
 
 
 @lru_cache(maxsize=256)
-def _of_header(content_type: bytes | str) -> str | None:
+def _http_encoding(content_type: bytes | str) -> str | None:
     text = content_type if isinstance(content_type, str) else content_type.decode("latin-1")
     return _usable(http_content_type_encoding(text))
 
@@ -286,10 +284,6 @@ def _usable(name: str | None) -> str | None:
     if name in ("utf-16", "utf-32"):
         name += "-le"
     return name if name in _PLAIN_ENCODINGS or name in _WIDE or name in _ESCAPED else None
-
-
-def _byte_order(name: str, body: bytes) -> str:
-    return name[:-2] + ("be" if body[:1] == b"\0" else "le")
 
 
 def _guess(body: bytes) -> str:

@@ -6,8 +6,15 @@ import pytest
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.waits import WaitCount, WaitReason, add_up, reason_of_words
-from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Workbench
+from scrapy_spider_suite.frontier.workbench import (
+    AddressState,
+    HostState,
+    WaitCount,
+    WaitReason,
+    Workbench,
+    add_up,
+    reason_of_words,
+)
 from scrapy_spider_suite.operate.judge import wait_summary
 from scrapy_spider_suite.store import host_queues
 from scrapy_spider_suite.store.host_queues import DiskWaits, WaitCounts

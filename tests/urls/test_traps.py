@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import tracemalloc
+from dataclasses import fields
 
 import pytest
 from hypothesis import given, settings
@@ -98,7 +99,7 @@ def test_without_limits_nothing_is_a_trap() -> None:
     assert trap_of_url(f"{H}/a" * 500, TrapLimits(), 2026) is None
     assert not TrapLimits().any
     assert all(TrapLimits(**{name: 1}).any for name in Trap)
-    assert set(TrapLimits.names()) == {trap.value for trap in Trap}
+    assert {each.name for each in fields(TrapLimits)} == {trap.value for trap in Trap}
 
 
 def test_spaces_from_the_narrowest_to_the_host() -> None:

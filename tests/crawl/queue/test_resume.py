@@ -26,7 +26,7 @@ from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
-from scrapy_spider_suite.frontier.waits import WaitCount
+from scrapy_spider_suite.frontier.workbench import WaitCount
 from scrapy_spider_suite.store import host_queues, residency
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.host_queues import RESIDENT, DiskWaits, due_time
