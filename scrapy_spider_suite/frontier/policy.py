@@ -137,8 +137,6 @@ class Policy:
     shared: bool = False
     revision: int = 0
 
-    # Changing it
-
     def update(self, **values: Any) -> None:
         """Set fields by name. Raises `AttributeError` for a name that is none."""
         for name, value in values.items():
@@ -150,8 +148,6 @@ class Policy:
     def bump_revision(self) -> None:
         """Say that a rule or a block was put in or taken out."""
         self.revision += 1
-
-    # Pace
 
     def for_host(self, host: str) -> Pace:
         """The pace of *host*: an override's fields, else the project's slot, else the general."""
@@ -232,8 +228,6 @@ class Policy:
         exclusions = list(_exclusions_of_lines(iter(() if line is None else (line,)), wall))
         exclusions += _exclusions_of_blocks(iter(() if block is None else (block,)), wall)
         return max(exclusions, key=_until, default=None)
-
-    # Saying why
 
     def explain(self, host: str, address: str = "") -> list[tuple[str, object, Rule]]:
         """Every rule for *host* at *address*: field, value, rule; the closest first.

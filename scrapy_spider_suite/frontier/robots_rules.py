@@ -208,29 +208,17 @@ class RobotsVerdict(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RobotsRules:
-    """What one origin allows; made by `judge_robots`. Times are wall seconds.
+    """What one origin allows; made by `judge_robots`. Times are wall seconds."""
 
-    Attributes:
-        origin: ``scheme://host[:port]``, as `origin_of` writes it.
-        verdict: whether rules, everything or nothing holds.
-        status: of the last answer; None if there was none.
-        fetched_at: of the answer that holds, or of the first failure.
-        checked_at: when the origin was last asked.
-        expires_at: when to ask it again.
-        unreachable_since: when failures began that have not ended, or None.
-        failures: how many in a row.
-        packed: the body, zlib; empty unless the verdict is RULES.
-    """
-
-    origin: str
+    origin: str  # ``scheme://host[:port]``, as `origin_of` writes it
     verdict: RobotsVerdict
-    status: int | None
-    fetched_at: float
-    checked_at: float
-    expires_at: float
-    unreachable_since: float | None = None
-    failures: int = 0
-    packed: bytes = b""
+    status: int | None  # of the last answer; None if there was none
+    fetched_at: float  # of the answer that holds, or of the first failure
+    checked_at: float  # when the origin was last asked
+    expires_at: float  # when to ask it again
+    unreachable_since: float | None = None  # when failures began that have not ended
+    failures: int = 0  # in a row
+    packed: bytes = b""  # the body, zlib; empty unless the verdict is RULES
     _groups: dict[str, AgentGroup] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )

@@ -25,12 +25,9 @@ class Window:
         self.rows = rows
         self.hosts: dict[str, None] = {}
         """Those in the window, in the order in which they came."""
-        self._owing: set[str] = set()
+        self.owing: set[str] = set()
         self._entered = 0
         self._row = 0
-
-    def __repr__(self) -> str:
-        return f"<Window {len(self.hosts)} hosts, row {self._row} of {self.rows}>"
 
     @classmethod
     def from_settings(cls, kind: str, size: int) -> Window | None:
@@ -44,35 +41,31 @@ class Window:
         return self.columns - self._entered
 
     @property
-    def owing(self) -> frozenset[str]:
-        return frozenset(self._owing)
-
-    @property
     def over(self) -> bool:
-        return not self._owing and bool(self._entered)
+        return not self.owing and bool(self._entered)
 
     def enter(self, host: str) -> None:
         self._entered += host not in self.hosts
         self.hosts[host] = None
-        self._owing.add(host)
+        self.owing.add(host)
 
     def leave(self, host: str) -> None:
         self.hosts.pop(host, None)
-        self._owing.discard(host)
+        self.owing.discard(host)
 
     def mark_visited(self, host: str) -> None:
-        self._owing.discard(host)
+        self.owing.discard(host)
 
     def next_row(self, having: Iterable[str]) -> bool:
         """Begin another row with the hosts *having* a leaf; False if the window has to move."""
         self._row += 1
-        self._owing = set(having) if self._row < self.rows else set()
-        return bool(self._owing)
+        self.owing = set(having) if self._row < self.rows else set()
+        return bool(self.owing)
 
     def move(self, staying: Iterable[str]) -> None:
         """It has moved on: the hosts *staying* are the first of its new place."""
         self.hosts = dict.fromkeys(staying)
-        self._owing = set(self.hosts)
+        self.owing = set(self.hosts)
         self._entered = len(self.hosts)
         self._row = 0
 
@@ -117,7 +110,7 @@ class HostWindow:
 
     def pass_over(self, now: float) -> None:
         """Wait no longer for hosts that have nothing left, or wait longer than their delay."""
-        for key in self._window.owing:
+        for key in list(self._window.owing):
             host = self._workbench.hosts.get(key)
             if host is None:
                 self._window.leave(key)

@@ -70,9 +70,9 @@ class LineLog:
         self._lines: list[str] = []
         self._size = 0
         if self._file is not None and header:
-            self.add(header)
+            self.write(header)
 
-    def add(self, line: str) -> None:
+    def write(self, line: str) -> None:
         if self._file is None:
             return
         self._lines.append(line)
@@ -98,40 +98,35 @@ class LineLog:
             self._file = None
 
 
-class ArrivalLog:
+class ArrivalLog(LineLog):
     def __init__(self, path: Path | None = None, *, in_memory: bool = False) -> None:
-        self._log = LineLog(path, _HEADER)
-        self._to_file = path is not None
+        super().__init__(path, _HEADER)
         self._in_memory = in_memory
         self.records: list[Arrival] = []
         self.count = 0
-        self.flush = self._log.flush
-        self.close = self._log.close
 
     def add(self, arrival: Arrival) -> None:
         self.count += 1
-        if self._to_file:
-            self._log.add(arrival.line())
+        if self._file is not None:
+            self.write(arrival.line())
         if self._in_memory and len(self.records) < MEMORY:
             self.records.append(arrival)
 
 
-class QueryLog:
+class QueryLog(LineLog):
     """The name server's log: time, name, type, and answer or RCODE name."""
 
     def __init__(self, path: Path | None = None) -> None:
-        self._log = LineLog(path, "#time\tname\ttype\tanswer\n")
+        super().__init__(path, "#time\tname\ttype\tanswer\n")
         self.names: dict[str, int] = {}
         self.count = 0
-        self.flush = self._log.flush
-        self.close = self._log.close
 
     def add(self, name: str, kind: str, answer: str) -> None:
         """Note and count a query for *name*."""
         self.count += 1
         if name in self.names or len(self.names) < MEMORY:
             self.names[name] = self.names.get(name, 0) + 1
-        self._log.add(f"{time.time():.6f}\t{name}\t{kind}\t{answer}\n")
+        self.write(f"{time.time():.6f}\t{name}\t{kind}\t{answer}\n")
 
 
 def read_arrivals(path: Path | str) -> Iterator[Arrival]:

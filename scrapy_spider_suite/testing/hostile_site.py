@@ -232,12 +232,11 @@ fixed(
     sized(_LATIN, "Content-Type: text/html; charset=klingon"),
 )  # fmt: skip
 fixed(
-    "charset-contradiction",
-    "the header, the byte order mark and the page name three charsets",
+    "charset-contradiction", "the header, the byte order mark and the page name three charsets",
     sized(
         b"\xef\xbb\xbf<meta charset=shift_jis>" + _LATIN, "Content-Type: text/html; charset=utf-16"
     ),
-)
+)  # fmt: skip
 fixed("charset-utf16", "UTF-16, undeclared", sized("<a href='/ok'>ok</a>".encode("utf-16")))
 fixed(
     "charset-utf7", "UTF-7", sized(b"+ADw-a href=/x+AD4-", "Content-Type: text/html; charset=utf-7")
@@ -289,11 +288,9 @@ fixed("length-10gb", "10 GB announced, little sent", head(f"Content-Length: {10*
 fixed("length-twice", "two lengths that differ", head("Content-Length: 20", _LENGTH) + PAGE)
 fixed("length-list", "Content-Length: 20, 30", head("Content-Length: 20, 30") + PAGE)
 fixed(
-    "length-and-chunked",
-    "a length and chunks, which disagree",
-    head("Content-Length: 5", _CHUNKED) + b"%x\r\n%b\r\n0\r\n\r\n" % (len(PAGE), PAGE),
-    keep=True,
-)
+    "length-and-chunked", "a length and chunks, which disagree",
+    head("Content-Length: 5", _CHUNKED) + b"%x\r\n%b\r\n0\r\n\r\n" % (len(PAGE), PAGE), keep=True,
+)  # fmt: skip
 
 # Chunks
 fixed("chunk-size-text", "a chunk size that is no number", head(_CHUNKED) + b"zz\r\n" + PAGE)

@@ -74,11 +74,6 @@ class Scope:
             decided = self._decided[host] = bool(domain)
         return decided
 
-    def __repr__(self) -> str:
-        domains = "any" if self._anywhere else len(self._domains)
-        depth = self._depth_limit or "any"
-        return f"<Scope domains={domains} depth<={depth} length<={self._url_length_limit or 'any'}>"
-
 
 def _as_host(domain: str) -> str:
     if any(sign in domain for sign in "/?#@\\"):

@@ -141,21 +141,20 @@ class Source(NamedTuple):
 
         Raises `SettingsError` if a file is missing.
         """
-        line = _SeedLine.parse(text.strip())
-        name = line.text
+        name, tag = _split_comment(text.strip())
         if name.startswith("@"):
             if _SCHEME.match(name, 1):
-                return cls(SourceKind.REMOTE, name[1:], line.tag)
+                return cls(SourceKind.REMOTE, name[1:], tag)
             if not _is_file(name[1:]):
                 raise SettingsError(f"seeds: there is no file {name[1:]!r}")
-            return cls(SourceKind.FILE, name[1:], line.tag)
+            return cls(SourceKind.FILE, name[1:], tag)
         if "://" in name:
-            return cls(SourceKind.SEED, name, line.tag)
+            return cls(SourceKind.SEED, name, tag)
         if _is_file(name):
-            return cls(SourceKind.FILE, name, line.tag)
+            return cls(SourceKind.FILE, name, tag)
         if "/" in name or is_file_name(name):
             raise SettingsError(f"seeds: {name!r} is no URL, and there is no such file")
-        return cls(SourceKind.SEED, name, line.tag)
+        return cls(SourceKind.SEED, name, tag)
 
 
 _SUFFIXES = (".txt", ".csv", ".tsv", ".lst", ".gz", ".xz", ".zst")
@@ -170,21 +169,16 @@ def _is_file(name: str) -> bool:
     return os.path.exists(name) and not os.path.isdir(name)
 
 
-class _SeedLine(NamedTuple):
-    text: str
-    tag: str
-
-    @classmethod
-    def parse(cls, text: str) -> _SeedLine:
-        if "#" not in text:
-            return cls(text, "")
-        comment = 0 if text[0] == "#" else -1
-        if comment < 0 and (found := _COMMENT.search(text)):
-            comment = found.end() - 1
-        if comment < 0:
-            return cls(text, "")
-        tag = _TAG.match(text, comment)
-        return cls(text[:comment].rstrip(), tag[1] if tag else "")
+def _split_comment(text: str) -> tuple[str, str]:
+    """The text before a comment, and the tag in the comment, or ""."""
+    if "#" not in text:
+        return text, ""
+    found = _COMMENT.search(text)
+    if text[0] != "#" and found is None:
+        return text, ""
+    comment = 0 if text[0] == "#" or found is None else found.end() - 1
+    tag = _TAG.match(text, comment)
+    return text[:comment].rstrip(), tag[1] if tag else ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +226,7 @@ class SeedLines:
         whole = raw.decode(encoding, "replace").strip()
         if not whole:
             return None
-        text, tag = _SeedLine.parse(whole)
+        text, tag = _split_comment(whole)
         if not text:
             if tag:
                 self.tag = tag

@@ -66,7 +66,7 @@ def test_logs_are_appended_to(tmp_path: Path) -> None:
 def test_full_buffers_are_written_at_once(tmp_path: Path) -> None:
     """Memory is bounded even if nobody calls flush."""
     log = LineLog(tmp_path / "log")
-    log.add("x" * FLUSH_BYTES + "\n")
+    log.write("x" * FLUSH_BYTES + "\n")
     assert os.path.getsize(tmp_path / "log") == FLUSH_BYTES + 1
     log.close()
     log.close()

@@ -86,10 +86,3 @@ def test_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
         assert scope.refuses(URL, f"h{number}.a.example", 1) is None
         assert scope.refuses(URL, f"h{number}.b.example", 1) is OutOfScope.OFF_SITE
         assert len(scope._decided) <= 10
-
-
-def test_repr() -> None:
-    """A scope says its limits."""
-    assert repr(Scope()) == "<Scope domains=any depth<=any length<=any>"
-    assert repr(Scope(["a", "b"], 3, 99)) == "<Scope domains=2 depth<=3 length<=99>"
-    assert str(OutOfScope.OFF_SITE) == "off_site"

@@ -245,8 +245,6 @@ class Filter:
         facts = KNOWN[self.stage] if known is None else frozenset(known)
         return self._judge(self.node, url, subject, facts)
 
-    # Compiling
-
     def _compiled(self, node: Node) -> Test:
         match node:
             case Constant(value):
@@ -260,8 +258,6 @@ class Filter:
                 return _all(tuple(map(self._compiled, parts)))
             case Or(parts):
                 return _any(tuple(map(self._compiled, parts)))
-
-    # Explaining
 
     def _judge(
         self, node: Node, url: str, subject: LinkFacts, known: Collection[Fact]
