@@ -1,6 +1,6 @@
-"""The settings that all agents share, and their phases (KSpider, §2.2; K1-K8).
+"""The settings that all agents share, and their phases (KSpider, §2.2).
 
-Of *n* phases the *i*-th agent has (i + t // T) mod n. There is a phase for each agent (K5); a guard
+Of *n* phases the *i*-th agent has (i + t // T) mod n. There is a phase for each agent; a guard
 at its end covers a fetch, a delay and clock skew. The ledger keeps longer delays and back-offs.
 """
 

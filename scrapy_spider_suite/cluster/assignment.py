@@ -1,4 +1,4 @@
-"""Units, members and owners: which agent should hold which part of a crawl (U8).
+"""Units, members and owners: which agent should hold which part of a crawl.
 
 A *unit*, 0 to 65,535, is the smallest part that moves. An assignment maps URLs to units, and units
 to owners; all agents compute the same table from the same members.
@@ -92,7 +92,7 @@ _BEYOND: Final = 1 << 62  # more than any sum: the remainder is the sum
 
 
 class UrlSum:
-    """`Assignment` of URLs: the sum of all characters (K1-K3; KSpider, figure 2).
+    """`Assignment` of URLs: the sum of all characters (KSpider, figure 2).
 
     A sum of 65,536 or more is reduced modulo 55,440: up to 12 agents get the paper's owners.
     """
@@ -108,7 +108,7 @@ class UrlSum:
 
 
 class HostParity:
-    """`Assignment` of hosts: the sum of every other character (T8; Tarantula, equation 1)."""
+    """`Assignment` of hosts: the sum of every other character (Tarantula, equation 1)."""
 
     by_host = True
 
@@ -135,7 +135,7 @@ _PLACES: Final = np.arange(UNITS, dtype=np.uint64) << np.uint64(48)
 
 
 class Ring:
-    """`Assignment` of hosts by their slots, in proportion to weights (U8; BUbiNG §4.1)."""
+    """`Assignment` of hosts by their slots, in proportion to weights (BUbiNG §4.1)."""
 
     by_host = True
 

@@ -1,4 +1,4 @@
-"""Mode ``lan``: a fixed list of agents that exchange messages over UDP only (K21).
+"""Mode ``lan``: a fixed list of agents that exchange messages over UDP only.
 
 An agent fetches once an agent that agrees has answered, or after `HANDSHAKE_SECONDS`. Of two that
 disagree the one of lower `Seniority` ends, then the later name.

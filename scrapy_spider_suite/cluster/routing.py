@@ -1,4 +1,4 @@
-"""The owner of each URL; rows for other agents wait in the outbox (K2, K21).
+"""The owner of each URL; rows for other agents wait in the outbox.
 
 A row is stored with the commit of its page. Numbers of a receiver's rows start at random, with
 random gaps between runs: rows of a lost directory have other numbers. Foreign rows are not trusted.

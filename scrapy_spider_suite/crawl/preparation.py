@@ -79,7 +79,7 @@ _USER, _PROXIED, _NO_ROBOTS = int(Flag.USER), int(Flag.PROXIED), int(Flag.NO_ROB
 
 
 class HostPreparation:
-    """Resolves names and fetches robots.txt, without download places (T2, U12, K15)."""
+    """Resolves names and fetches robots.txt, without download places."""
 
     def __init__(self, parts: CrawlParts) -> None:
         self._crawl = crawl = parts.crawl

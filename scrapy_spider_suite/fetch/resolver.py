@@ -1,4 +1,4 @@
-"""The resolver of a crawl: host names to addresses that it may connect to (T2, U12).
+"""The resolver of a crawl: host names to addresses that it may connect to.
 
 Failures are cached, an open question is shared, a bounded number is asked at a time.
 `AddressPolicy` judges the addresses found, never the name.

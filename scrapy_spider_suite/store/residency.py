@@ -1,4 +1,4 @@
-"""Which hosts are in memory, and how much of their queues; which leave and which come (U13).
+"""Which hosts are in memory, and how much of their queues; which leave and which come.
 
 A host is *resident* (on the workbench, with a short front of its queue), or it waits on disk in
 the ``due`` family under the time at which it may be visited, or it has nothing pending. Resident
@@ -627,7 +627,7 @@ class Rotation:
     def _has_to_wait(self, host: HostState, now: float, *, crowded: bool) -> bool:
         if crowded and self._residents.held_back(host.key):
             return True
-        # A host whose phase is over leaves though there is room (K8).
+        # A host whose phase is over leaves though there is room.
         over = self._residents.store.durable and (
             self._waiting.is_far(host.key, self._residents.wall(now))
             and self._policy_update.is_excluded(host, now)

@@ -1,4 +1,4 @@
-"""Plans of revisits: which page is visited again, and when (T12).
+"""Plans of revisits: which page is visited again, and when.
 
 A waiting plan stands in an index by time. It leaves the index in the batch that makes its page
 pending.

@@ -1,4 +1,4 @@
-"""The store on disk: one RocksDB with a family per kind of row (U12, U13, E8).
+"""The store on disk: one RocksDB with a family per kind of row.
 
 Changes wait in `PendingWrites` and become one batch; reads look there first and never write.
 Every family is opened in raw mode: the library's default unpickles what it reads (promise 4).

@@ -1,4 +1,4 @@
-"""Stored pages whose links are unread (E4), and which of them are read next (E7).
+"""Stored pages whose links are unread, and which of them are read next.
 
 A row is written with the commit of its page, and deleted with the batch that makes its links
 pending. Pages of hosts with nearly empty queues come first. Where too few hosts are left, the

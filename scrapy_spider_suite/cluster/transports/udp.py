@@ -1,4 +1,4 @@
-"""Messages over UDP between a fixed list of agents, without a server (K21).
+"""Messages over UDP between a fixed list of agents, without a server.
 
 `UdpPeers`: pairs and datagrams, without I/O; ``now`` in seconds. `UdpTransport`: socket and clock.
 """

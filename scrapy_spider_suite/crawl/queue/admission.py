@@ -1,6 +1,6 @@
 """How URLs come into the queue: looked up one by one, or, links of pages, through the sieve.
 
-Also: known URLs that get a second try, and links that are read later than their page (E4).
+Also: known URLs that get a second try, and links that are read later than their page.
 """
 
 from __future__ import annotations
