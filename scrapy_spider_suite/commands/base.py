@@ -23,10 +23,8 @@ if TYPE_CHECKING:
 class Command(ScrapyCommand):
     """A command that reads and prints, with or without a project, and logs nothing."""
 
-    name: ClassVar[str]
-    """What follows ``scrapy``."""
-    faults: ClassVar[tuple[type[Exception], ...]] = ()
-    """Expected exceptions beside `SuiteError`."""
+    name: ClassVar[str]  # what follows ``scrapy``
+    faults: ClassVar[tuple[type[Exception], ...]] = ()  # expected exceptions beside `SuiteError`
     requires_project = False
     requires_crawler_process = False
     default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
@@ -77,8 +75,7 @@ class VerbCommand(Command):
     """
 
     package: ClassVar[str]
-    unusable: ClassVar[str]
-    """The second meaning of exit code 2."""
+    unusable: ClassVar[str]  # the second meaning of exit code 2
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)

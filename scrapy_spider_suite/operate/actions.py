@@ -26,8 +26,7 @@ from scrapy_spider_suite.settings.values import SECRETS, RedisUrl, Secret
 
 T = TypeVar("T")
 
-MAX_BYTES = 64 << 10
-"""Bytes of the longest action or answer; a list of URLs is a file of its own."""
+MAX_BYTES = 64 << 10  # bytes of the longest action or answer; a list of URLs is a file of its own
 _MAX_DEPTH = 16
 LATEST = 253_402_300_799.0
 """The end of the year 9999 in seconds since the epoch: later times have no date."""
@@ -89,8 +88,7 @@ class Action:
 _KINDS: dict[type, str] = {str: "text", float: "number", bool: "true or false", int: "number"}
 
 
-FIRST = ""
-"""The job of an action that was left before the job began."""
+FIRST = ""  # the job of an action that was left before the job began
 
 
 @dataclass(frozen=True, slots=True)

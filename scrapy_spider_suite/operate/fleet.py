@@ -42,20 +42,14 @@ _LAST: Final = 4_096  # bytes of the end of a log in which the last line is look
 
 
 class _Agent:
-    """The *process* of an agent; *before* is the status of its job before the start.
-
-    Attributes:
-        status: the newest status of the job, of any process.
-        own_status: the last status that this process wrote.
-        end_printed: whether its end was printed.
-    """
+    """The *process* of an agent; *before* is the status of its job before the start."""
 
     def __init__(
         self, process: subprocess.Popen[bytes], folder: Path, before: dict[str, Any]
     ) -> None:
         self.process = process
-        self.status = before
-        self.own_status: dict[str, Any] = {}
+        self.status = before  # the newest of the job, of any process
+        self.own_status: dict[str, Any] = {}  # the last that this process wrote
         self.end_printed = False
         self._folder = folder
         self._before = _writer(before)
@@ -94,14 +88,10 @@ class _Agent:
 
 
 class Fleet:
-    """Agents whose job directories and logs lie in *folder*.
-
-    Attributes:
-        code: the highest exit code so far; an agent that was killed counts as interrupted.
-    """
+    """Agents whose job directories and logs lie in *folder*."""
 
     def __init__(self, folder: Path) -> None:
-        self.code = 0
+        self.code = 0  # the highest so far; an agent that was killed counts as interrupted
         self._folder = folder
         self._agents: dict[str, _Agent] = {}
         self._stopping = False

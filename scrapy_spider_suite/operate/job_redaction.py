@@ -142,25 +142,15 @@ _BACKLOG: Final = 10_000  # rows that are changed in one batch
 
 @dataclass(slots=True)
 class JobReceipt:
-    """Counts of what was removed from a job.
+    """Counts of what was removed from a job."""
 
-    Attributes:
-        hosts: hosts that were dropped.
-        urls: URLs that were dropped with them.
-        referrers: URLs of other hosts of which the referrer was removed.
-        links: hosts and pairs of hosts of the link statistics.
-        fetches: lines of the fetch log that were theirs, or named them.
-        actions: lines of the audit log that have a digest now.
-        left: places that still name the host.
-    """
-
-    hosts: int = 0
-    urls: int = 0
-    referrers: int = 0
-    links: int = 0
-    fetches: int = 0
-    actions: int = 0
-    left: list[str] = field(default_factory=list)
+    hosts: int = 0  # that were dropped
+    urls: int = 0  # of these hosts
+    referrers: int = 0  # URLs of other hosts of which the referrer was removed
+    links: int = 0  # hosts and pairs of hosts of the link statistics
+    fetches: int = 0  # lines of the fetch log that were theirs, or named them
+    actions: int = 0  # lines of the audit log that have a digest now
+    left: list[str] = field(default_factory=list)  # places that still name the host
 
 
 def count_traces(folder: Path, host: str) -> dict[str, int]:

@@ -43,10 +43,8 @@ from scrapy_spider_suite.urls.twins import site_of
 
 logger = logging.getLogger(__name__)
 
-BLOCKS = "blocks"
-"""The `KV` that blocks lie in."""
-OPERATOR = "the operator"
-"""The reason of a pause, for the scheduler and the status file."""
+BLOCKS = "blocks"  # the `KV` that blocks lie in
+OPERATOR = "the operator"  # the reason of a pause, for the scheduler and the status file
 _PAUSED = b"paused"
 
 

@@ -64,8 +64,7 @@ _REASONS = {
     OutOfScope.TOO_DEEP: ("DEPTH_LIMIT", "deeper than links are followed"),
     OutOfScope.TOO_LONG: ("URLLENGTH_LIMIT", "longer than URLs may be"),
 }
-MINING = "mining"
-"""The rule that gives up guessed URLs."""
+MINING = "mining"  # the rule that gives up guessed URLs
 _PARSER = "scrapy.robotstxt.ProtegoRobotParser"  # in whose place the suite judges
 
 

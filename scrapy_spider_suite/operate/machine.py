@@ -316,8 +316,7 @@ def display_bytes(count: int) -> str:
     return f"{count} bytes"
 
 
-DISK = "the disk"
-"""Why the scheduler is paused, among its other reasons."""
+DISK = "the disk"  # why the scheduler is paused, among its other reasons
 _LOOK = 1.0  # seconds between two looks at the disks
 _RETRY = 5.0  # seconds between two attempts to write
 _GIVE_UP = 900.0  # seconds for which a disk may fail to write although it has room
@@ -329,24 +328,19 @@ _PAUSES = "%s: the crawl pauses until %s; nothing is lost"
 
 
 class DiskGuard:
-    """One per crawl; see the module.
-
-    Attributes:
-        paused: the crawl is paused: a write has failed, or there is too little room.
-        stuck: a write has failed.
-    """
+    """One per crawl; see the module."""
 
     def __init__(self, crawl: Crawl, scheduler: Engine) -> None:
         self._crawl = crawl
         self._scheduler = scheduler
         self._next = crawl.now()
-        self.paused = False
+        self.paused = False  # because a write has failed, or there is too little room
+        self.stuck = False  # a write has failed
         self._failing_since: float | None = None
         self._failed_at = -math.inf
         log = crawl.crawler.settings["LOG_FILE"]
-        self._log_folders = [Path(log).absolute().parent] if log else []
-        self._component_folders = component_folders(crawl.crawler.settings)
-        self.stuck = False
+        self._fixed_folders = [Path(log).absolute().parent] if log else []
+        self._fixed_folders += component_folders(crawl.crawler.settings)
 
     def hold(self, why: str) -> None:
         """A write has failed because of *why*: pause, and try again every few seconds."""
@@ -400,8 +394,8 @@ class DiskGuard:
             yield job, extra
         own = (settings.fetch_log, settings.packs_dir, settings.items_dir)
         for folder in (
-            *self._log_folders, *(each for each in own if isinstance(each, Path)),
-            *feed_folders(crawl.crawler), *self._component_folders,
+            *self._fixed_folders, *(each for each in own if isinstance(each, Path)),
+            *feed_folders(crawl.crawler),
         ):  # fmt: skip
             yield folder, 0
 

@@ -77,8 +77,7 @@ class SystemdNotifier:
             self._socket = None
 
 
-TICK = 1.0
-"""Seconds between two looks of the watchdog."""
+TICK = 1.0  # seconds between two looks of the watchdog
 _LEAST = 3  # fewest ticks of a stall: the first after a pause of the process says nothing
 
 
@@ -238,7 +237,9 @@ class Supervision:
         self._worker = ThreadPoolExecutor(1, thread_name_prefix="status")
         self._write: Future[None] | None = None
         self._stalls = StallCounter()
-        self._watchdog = Watchdog(self._limit, self._end_still_loop)
+        self._watchdog = Watchdog(self._limit, lambda: self._end_process(
+            f"the event loop has stood still for {self._limit():g} s"
+        ))  # fmt: skip
         self._stopping = False
         crawl.closers.append(self._ended)
         # Until it has ended otherwise: two signals in a hurry leave no time to say so, nor does one
@@ -319,9 +320,6 @@ class Supervision:
             "crawl is stopped\n%s\n%s", seconds, stacks(), tasks(asyncio.get_running_loop()),
         )  # fmt: skip
         self._scheduler.stop(STALLED)
-
-    def _end_still_loop(self) -> None:
-        self._end_process(f"the event loop has stood still for {self._limit():g} s")
 
     def _end_process(self, why: str) -> None:
         """Report all stacks, and end the process.

@@ -34,28 +34,21 @@ _TIME_FIELDS = ("begun", "ended", "next_due", "last_heard", "started", "when")
 """Seconds since the epoch in JSON, a date in a table."""
 
 
-REDIS = ("redis://", "rediss://", "unix://")
-"""Schemes of a ``-j`` that names a Redis."""
+REDIS = ("redis://", "rediss://", "unix://")  # schemes of a ``-j`` that names a Redis
 
 _MORE = re.compile(r"[/\\?#@]|\]:|^[^:]*:[^:]*$")
 """Parts of a URL beside its host."""
-_FIRST, _BAD = 10, 5
-"""URLs and bad lines that are shown."""
+_FIRST, _BAD = 10, 5  # URLs and bad lines that are shown
 _WITH_PORT = re.compile(r"(\[[^\]]+\]|[^][:/]+):\d{1,5}")
 """A host and its port; a bare IPv6 address has more colons."""
 
 
-Result = tuple[str, dict[str, Any]]
-"""The message of an action, and its facts."""
-Work = Generator[Any, None, Result]
-"""A long action: yields None between portions, or `WAITING`."""
+Result = tuple[str, dict[str, Any]]  # the message of an action, and its facts
+Work = Generator[Any, None, Result]  # a long action: yields None between portions, or `WAITING`
 Apply: TypeAlias = "Callable[[JobTarget, Action], Result | Work]"
-AskJob = Callable[..., Answer | None]
-"""`executors.one_job.ask_job`."""
-PORTION = 0.015
-"""Seconds that a portion may delay a crawl."""
-WAITING: Final = True
-"""Yielded by a verb that waits for another thread or process."""
+AskJob = Callable[..., Answer | None]  # `executors.one_job.ask_job`
+PORTION = 0.015  # seconds that a portion may delay a crawl
+WAITING: Final = True  # yielded by a verb that waits for another thread or process
 
 ACT_EXITS = {
     1: "the answer is no: nothing was changed",
@@ -83,8 +76,7 @@ class Invocation:
 
     jobdir: str | None
     json: bool
-    settings: Any
-    """Scrapy's settings, with those of the project and ``-s``."""
+    settings: Any  # Scrapy's settings, with those of the project and ``-s``
     options: argparse.Namespace
     crawl: str | None = None
 
@@ -131,19 +123,14 @@ class Verb:
     """One verb of a command."""
 
     name: str
-    summary: str
-    """For the list of verbs, without a full stop."""
+    summary: str  # for the list of verbs, without a full stop
     run: Callable[[Invocation], int] | None = None
     """Returns the exit code; None for a `JobVerb`. Raises `SuiteError`s."""
     add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
-    arguments: str = ""
-    """Such as ``HOST``; for the list of verbs."""
-    about: str = ""
-    """A paragraph or a few of help, at most 99 columns wide."""
-    examples: tuple[str, ...] = ()
-    """Command lines without ``scrapy`` and the name of the command."""
-    exits: Mapping[int, str] = field(default_factory=dict)
-    """Exit codes other than 0 and 2."""
+    arguments: str = ""  # such as ``HOST``; for the list of verbs
+    about: str = ""  # a paragraph or a few of help, at most 99 columns wide
+    examples: tuple[str, ...] = ()  # command lines without ``scrapy`` and the name of the command
+    exits: Mapping[int, str] = field(default_factory=dict)  # exit codes other than 0 and 2
     needs_job: bool = True
 
     def declare(self, parser: argparse.ArgumentParser) -> None:
@@ -169,37 +156,24 @@ class Verb:
 
 @dataclass(frozen=True)
 class Question:
-    """A question of a verb to a job.
+    """A question of a verb to a job."""
 
-    Attributes:
-        arguments: the arguments of the action.
-        lines: a list of URLs that goes with it.
-        words: the command line by which an agent looks; None: the words of the user.
-        future_job: what to print if the crawl that begins a job there will do it; "": a directory
-            without a job is refused.
-        by_owner: the URLs may be new: each line goes to its owner, not to its holder.
-    """
-
-    arguments: Mapping[str, Any] = field(default_factory=dict)
-    lines: Iterable[str] | None = None
+    arguments: Mapping[str, Any] = field(default_factory=dict)  # of the action
+    lines: Iterable[str] | None = None  # a list of URLs that goes with it
     words: tuple[str, ...] | None = None
+    """The command line by which an agent looks; None: the words of the user."""
     future_job: str = ""
-    by_owner: bool = False
+    """Printed where no job is yet: the crawl that begins one does it. "": that is refused."""
+    by_owner: bool = False  # the URLs may be new: each goes to its owner, not to its holder
 
 
 @dataclass(frozen=True)
 class Found:
-    """The result of a look.
-
-    Attributes:
-        by_agent: rows (or lines of text) by the agent's name; of one job the name is "".
-        bad_count: lines of a list that are no seeds, and went to no agent.
-        bad_lines: the first of these lines.
-    """
+    """The result of a look: rows, or lines of text, by the agent's name; of one job it is ""."""
 
     by_agent: Mapping[str, Iterable[Any]]
-    bad_count: int = 0
-    bad_lines: Sequence[BadLine] = ()
+    bad_count: int = 0  # lines of a list that are no seeds, and went to no agent
+    bad_lines: Sequence[BadLine] = ()  # the first of these lines
 
     @property
     def one_job(self) -> bool:
@@ -299,22 +273,17 @@ class JobVerb(Verb):
     say: Callable[[Invocation, Answer], int] = say_answer
     run_with: Callable[[Invocation, AskJob], int] | None = None
     """Runs in place of `plan` to `say`: needs the answer before its end."""
-    urgent: bool = False
-    """Read before other actions."""
+    urgent: bool = False  # read before other actions
     stands: str = ""
     """Later agents obey it too; it replaces the last call with this word and subject."""
-    ends_standing: bool = False
-    """Removes the standing call once all agents have done it."""
-    of_one_host: bool = False
-    """Most agents do not know its host."""
-    not_remote: str = ""
-    """Advice where agents cannot be asked through Redis; "": they can."""
+    ends_standing: bool = False  # removes the standing call once all agents have done it
+    of_one_host: bool = False  # most agents do not know its host
+    not_remote: str = ""  # advice where agents cannot be asked through Redis; "": they can
     reads_only: Callable[[argparse.Namespace, str | None], bool] = (
         lambda options, listed: listed is None
     )
     """Whether a look with these options names no file but the list."""
-    asks: bool = False
-    """Destroys something, and asks before."""
+    asks: bool = False  # destroys something, and asks before
 
     def declare(self, parser: argparse.ArgumentParser) -> None:
         self.add_options(parser)

@@ -20,8 +20,7 @@ from scrapy_spider_suite.commands.packs_verbs.options import (
     of_extra,
     packs_of,
     progress,
-    tell_absent,
-    tell_damage,
+    tell_left_out,
 )
 from scrapy_spider_suite.operate.verb import Invocation, Verb, value_argument
 from scrapy_spider_suite.operate.verbs.log import read_manifest
@@ -71,8 +70,7 @@ def _run_export(call: Invocation) -> int:
         print(f"{printable(url)}: {printable(why)}", file=sys.stderr)
     files = list(map(str, done.files))
     call.facts({"pages": done.pages, "files": files, "failed": len(done.failed)})
-    tell_absent(packs)
-    return 1 if tell_damage(packs) or done.failed else 0
+    return 1 if tell_left_out(packs) or done.failed else 0
 
 
 def _export(
@@ -137,8 +135,7 @@ def _run_graph(call: Invocation) -> int:
         for name in names:
             os.replace(made / name, options.folder / name)
     call.facts({**sizes, "files": [str(options.folder / name) for name in names]})
-    tell_absent(packs)
-    return tell_damage(packs)
+    return tell_left_out(packs)
 
 
 def _write(graph: LinkGraph, folder: Path, level: Level, options: argparse.Namespace) -> None:

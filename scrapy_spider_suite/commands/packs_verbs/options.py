@@ -99,8 +99,9 @@ def progress(total: int | None, unit: str) -> Iterator[Callable[[int], object]]:
         yield bar.update
 
 
-def tell_damage(packs: Packs) -> int:
-    """Print unreadable places to stderr; return the exit code: 1 if there are any."""
+def tell_left_out(packs: Packs) -> int:
+    """Print absent packs and unreadable places to stderr; return 1 if a place is unreadable."""
+    tell_absent(packs)
     for path, damage in packs.damage:
         where = f"{damage.length} bytes at {damage.offset}"
         print(f"{path}: damaged, {where}: {damage.why}", file=sys.stderr)

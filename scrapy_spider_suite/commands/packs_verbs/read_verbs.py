@@ -18,7 +18,7 @@ from scrapy_spider_suite.commands.packs_verbs.options import (
     packs_of,
     progress,
     tell_absent,
-    tell_damage,
+    tell_left_out,
 )
 from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, argument_type
 from scrapy_spider_suite.packs import Damage, Page
@@ -202,8 +202,7 @@ def _run_links(call: Invocation) -> int:
                     flag = "nofollow" if link.nofollow else "-"
                     print(page.url, link.url, link.kind, flag, sep="\t")
             move(1)
-    tell_absent(packs)
-    return tell_damage(packs)
+    return tell_left_out(packs)
 
 
 VERBS = (

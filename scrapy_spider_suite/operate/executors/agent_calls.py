@@ -28,29 +28,19 @@ from scrapy_spider_suite.cluster.registry import TIMEOUT
 from scrapy_spider_suite.errors import AgentCallError, MessageError
 from scrapy_spider_suite.operate.verbs import find_verb
 
-CALL_MAX: Final = 64 << 10
-"""Bytes of a call."""
-WAITING_MAX: Final = 1_000
-"""Calls that may wait for one agent."""
-KEPT: Final = 86_400.0
-"""Seconds that a call waits for its agent."""
-ANSWER_KEPT: Final = 3_600.0
-"""Seconds that an answer waits for the asker."""
-ANSWER_MAX: Final = 2 << 20
-"""Bytes of an answer, packed."""
-ANSWER_RAW: Final = 16 << 20
-"""Bytes of an answer, unpacked."""
-PIECE: Final = 128 << 10
-"""Bytes of a piece of a list, unpacked."""
+CALL_MAX: Final = 64 << 10  # bytes of a call
+WAITING_MAX: Final = 1_000  # calls that may wait for one agent
+KEPT: Final = 86_400.0  # seconds that a call waits for its agent
+ANSWER_KEPT: Final = 3_600.0  # seconds that an answer waits for the asker
+ANSWER_MAX: Final = 2 << 20  # bytes of an answer, packed
+ANSWER_RAW: Final = 16 << 20  # bytes of an answer, unpacked
+PIECE: Final = 128 << 10  # bytes of a piece of a list, unpacked
 PIECE_MAX: Final = PIECE + 4_096
-PIECES: Final = 8
-"""Pieces in transit to one agent."""
+PIECES: Final = 8  # pieces in transit to one agent
 LATEST: Final = 1e10
-NUMBER: Final = 8
-"""Bytes of a piece's number, and of its offset, which follows."""
+NUMBER: Final = 8  # bytes of a piece's number, and of its offset, which follows
 
-STANDING_MAX: Final = 1_000
-"""Calls that may stand."""
+STANDING_MAX: Final = 1_000  # calls that may stand
 
 _SCRIPTS: Final = {name: load_script(name) for name in ("ask", "answers", "send", "stand")}
 
@@ -71,18 +61,13 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
     verb: _Word
     who: Annotated[str, msgspec.Meta(max_length=300)]
     when: _Time
-    until: _Time
-    """The call is not begun later."""
-
+    until: _Time  # the call is not begun later
     why: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
-    arguments: dict[str, Plain] = {}
-    """Of an act."""
-
+    arguments: dict[str, Plain] = {}  # of an act
     words: Annotated[list[str], msgspec.Meta(max_length=100)] = []
     """Of a look: the words after the verb on the command line."""
 
-    pieces: _Number = 0
-    """Of the list that comes with the call; 0: no list."""
+    pieces: _Number = 0  # of the list that comes with the call; 0: no list
 
     @property
     def stands(self) -> str:
@@ -116,11 +101,8 @@ class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
 
     said: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
     facts: dict[str, Any] = {}
-    lines: list[str] = []
-    """Results of a look: a JSON value each, or lines of the fetch log."""
-
-    cut: bool = False
-    """The answer was too long: lines are missing."""
+    lines: list[str] = []  # results of a look: a JSON value each, or lines of the fetch log
+    cut: bool = False  # the answer was too long: lines are missing
 
     def to_bytes(self) -> bytes:
         """Drops the last lines of an answer that is too long, and sets `cut`."""
@@ -149,9 +131,7 @@ class ListPiece(NamedTuple):
     """A part of a list of URLs."""
 
     number: int
-    at: int
-    """Bytes of the list before it."""
-
+    at: int  # bytes of the list before it
     data: bytes
 
     def to_bytes(self) -> bytes:

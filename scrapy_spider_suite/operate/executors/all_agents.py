@@ -48,8 +48,7 @@ _MOST = 20  # names in one line
 _POLL, _SEND_POLL = 0.1, 0.05
 _CHECK = 2.0  # seconds between checks for agents that ended
 _TELL = 5.0  # seconds until the agents waited for are printed
-WAIT: Final = 60.0
-"""Seconds to wait for a look."""
+WAIT: Final = 60.0  # seconds to wait for a look
 
 
 class CrawlConnection(NamedTuple):
@@ -132,8 +131,7 @@ def assignment_in(overview: ClusterOverview) -> Assignment:
     return assignment
 
 
-FindAgent = Callable[[str, str], str]
-"""(host, URL) -> the agent that gets the URL."""
+FindAgent = Callable[[str, str], str]  # (host, URL) -> the agent that gets the URL
 
 
 def agent_finder(
@@ -182,17 +180,11 @@ class AgentList:
 
 @dataclass
 class DividedList:
-    """A list, divided among agents.
+    """A list, divided among agents."""
 
-    Attributes:
-        parts: by the agent's name; none is empty.
-        bad: the number of lines that are no seeds.
-        bad_lines: the first of these lines.
-    """
-
-    parts: dict[str, AgentList] = field(default_factory=dict)
-    bad: int = 0
-    bad_lines: list[BadLine] = field(default_factory=list)
+    parts: dict[str, AgentList] = field(default_factory=dict)  # by the agent's name; none is empty
+    bad: int = 0  # lines that are no seeds
+    bad_lines: list[BadLine] = field(default_factory=list)  # the first of these lines
 
     @property
     def first_bad(self) -> list[str]:

@@ -52,8 +52,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-OUT: Final = 8 << 20
-"""Most characters of the lines of an answer."""
+OUT: Final = 8 << 20  # most characters of the lines of an answer
 _MOST: Final = 2  # processes at a time: each reads as much of the disk as it can
 _CALM: Final = 5  # niceness of a process that looks: the crawl comes first
 _IDLE: Final = 60.0  # seconds after which an idle process ends
@@ -62,12 +61,9 @@ _SUFFIX: Final = "-call"  # ends the ids of actions that come from calls
 _KNOWN: Final = 1_000  # answers that are kept in memory: more calls are never under way
 _POLL: Final = 0.1
 _SAID: Final = 2_000
-LISTEN: Final = 1.0
-"""Seconds between polls for calls."""
-STAND: Final = 60
-"""Polls for calls per poll for standing calls."""
-ABREAST: Final = 100
-"""Calls carried out at a time."""
+LISTEN: Final = 1.0  # seconds between polls for calls
+STAND: Final = 60  # polls for calls per poll for standing calls
+ABREAST: Final = 100  # calls carried out at a time
 _AWAY: Final = 10.0  # longest pause, in seconds, while Redis is unusable
 _SILENT: Final = 60.0  # seconds to wait for the next piece of a list: its sender was killed then
 _TIMEOUT: Final = 10.0
@@ -271,8 +267,7 @@ class ListenerCounters:
     answered: int = 0
     refused: int = 0
     expired: int = 0
-    away: int = 0
-    """Times that Redis became unusable."""
+    away: int = 0  # times that Redis became unusable
 
 
 class CallListener:

@@ -64,16 +64,11 @@ class _PendingAnswer:
 
 
 class AnswerQueue:
-    """Answers to the actions in *folder* on *target*: written to the audit log, then given.
-
-    Attributes:
-        fresh: answers that can be given now.
-        failed: answers that could not be given, and are tried again.
-    """
+    """Answers to the actions in *folder* on *target*: written to the audit log, then given."""
 
     def __init__(self, target: JobTarget, folder: ActionFolder) -> None:
-        self.fresh: list[_PendingAnswer] = []
-        self.failed: list[_PendingAnswer] = []
+        self.fresh: list[_PendingAnswer] = []  # can be given now
+        self.failed: list[_PendingAnswer] = []  # could not be given, and are tried again
         self.trouble = ""
         self._target = target
         self._folder = folder

@@ -125,23 +125,14 @@ ReadRows = Callable[[StoreReader], Iterable[Row]]
 
 
 class Report(NamedTuple):
-    """How the rows of one report are read, shown, and added up over agents.
+    """How the rows of one report are read, shown, and added up over agents."""
 
-    Attributes:
-        columns: a number is one of URLs unless the name of its column says otherwise.
-        rows: reads all rows of a store; they are never all in memory.
-        keys: rows of agents that agree in these columns are added up; (): none are.
-        order: the columns by which the greatest rows are chosen; (): the first rows are.
-        is_sorted: rows are in that order even without a limit.
-        limit_first: each agent applies the limit to its own rows.
-    """
-
-    columns: tuple[str, ...]
-    rows: ReadRows
-    keys: tuple[str, ...] = ()
-    order: tuple[str, ...] = ()
-    is_sorted: bool = False
-    limit_first: bool = False
+    columns: tuple[str, ...]  # numbers are of URLs unless the name of the column says otherwise
+    rows: ReadRows  # reads all rows of a store; they are never all in memory
+    keys: tuple[str, ...] = ()  # rows of agents that agree in these columns are added up
+    order: tuple[str, ...] = ()  # columns by which the greatest rows are chosen; (): the first rows
+    is_sorted: bool = False  # rows are in that order even without a limit
+    limit_first: bool = False  # each agent applies the limit to its own rows
 
 
 REPORTS: Final = {

@@ -114,24 +114,16 @@ def _date(when: float) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Trace:
-    """A URL that the job knows.
-
-    Attributes:
-        entry: its row, if it is pending; *ahead* URLs of its host come before it.
-        tag: None for a URL that is no seed.
-        of_spider: a spider made the request, or may have made it.
-        lastmod: the last change by a sitemap, in seconds since the epoch.
-        plan: of its next visit.
-    """
+    """A URL that the job knows."""
 
     url: str
     state: UrlState
-    entry: Entry | None
-    ahead: int
-    tag: str | None
-    of_spider: bool
-    lastmod: int | None
-    plan: RevisitPlan | None
+    entry: Entry | None  # its row, if it is pending
+    ahead: int  # URLs of its host that come before it
+    tag: str | None  # None: it is no seed
+    of_spider: bool  # a spider made the request, or may have made it
+    lastmod: int | None  # the last change by a sitemap, in seconds since the epoch
+    plan: RevisitPlan | None  # of its next visit
 
 
 def trace(reader: StoreReader, url: str, normal: str) -> Trace | None:
