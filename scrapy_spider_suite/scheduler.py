@@ -399,7 +399,7 @@ class FrontierScheduler(BaseScheduler):
         self._maintenance.flush()
 
     def pause_until_writable(self, why: str) -> None:
-        self._disk.hold(why)
+        self._disk.pause_for(why)
 
     # The end
 

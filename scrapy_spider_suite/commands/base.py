@@ -86,7 +86,6 @@ class VerbCommand(Command):
         self._parser = parser
 
     def add_common_options(self, parser: argparse.ArgumentParser) -> None:
-        """Declare the options of all verbs."""
         parser.add_argument("--json", action="store_true", help="print JSON, a value a line")
 
     def run(self, args: list[str], opts: argparse.Namespace) -> None:
@@ -118,7 +117,6 @@ class VerbCommand(Command):
         return None
 
     def names(self) -> Iterable[str]:
-        """The verbs in the order of the help."""
         modules: dict[str, str] = import_module(self.package).MODULES
         return modules
 
@@ -158,6 +156,5 @@ class VerbCommand(Command):
         self._parser.print_help()
 
     def about(self) -> str:
-        """The end of the command's help."""
         about: str = import_module(self.package).ABOUT
         return about

@@ -204,7 +204,7 @@ class DiskWatch(Protocol):
     def paused(self) -> bool: ...
     def pulse(self, now: float) -> None: ...
 
-    def hold(self, why: str) -> None:
+    def pause_for(self, why: str) -> None:
         """A write has failed because of *why*: pause, and try again every few seconds."""
 
 
@@ -415,7 +415,7 @@ class Maintenance:
             write(now)
         except StoreWriteError as error:
             if not self.end_if_damaged():
-                self._disk.hold(str(error))
+                self._disk.pause_for(str(error))
 
     def _watch_the_stop(self, now: float) -> None:
         crawl = self._crawl

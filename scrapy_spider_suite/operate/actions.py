@@ -8,11 +8,11 @@ import json
 import math
 import os
 import re
+import secrets
 import shutil
 import socket
 import stat
 import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
@@ -204,9 +204,9 @@ _STALE = dict.fromkeys((".answer", ".taken", ".new", ".urls", ".copy", ".refused
 
 
 def new_id(*, urgent: bool = False) -> str:
-    """An id for an action that is made now; *urgent* ones come before all others."""
+    """An id for an action or a call of this moment; *urgent* ones sort before all others."""
     first = "00-" if urgent else ""
-    return f"{first}{time.time_ns():020}-{uuid.uuid4().hex[:8]}"
+    return f"{first}{time.time_ns():020}-{secrets.token_hex(8)}"
 
 
 class ActionFolder:
@@ -222,15 +222,14 @@ class ActionFolder:
         """
         data = action.to_bytes()
         self.path.mkdir(exist_ok=True)
-        count = 0
-        payload = self.urls_of(action.id)
+        count, payload, new = 0, self.urls_path(action.id), self._file(action.id, ".new")
         try:
             if urls is not None:
-                count = _write_lines(self._new(action.id), payload, urls)
-            files.write_synced(self._new(action.id), data)
-            os.replace(self._new(action.id), self._file(action.id, ".action"))
+                count = _write_lines(new, payload, urls)
+            files.write_synced(new, data)
+            os.replace(new, self._file(action.id, ".action"))
         except BaseException:
-            self._new(action.id).unlink(missing_ok=True)
+            new.unlink(missing_ok=True)
             payload.unlink(missing_ok=True)
             raise
         return count
@@ -284,7 +283,7 @@ class ActionFolder:
     def answer(self, answer: Answer) -> None:
         """Write *answer*, not synced: the audit log has it. Raises `OSError`."""
         if _ID.fullmatch(answer.id):
-            new = self._new(answer.id)
+            new = self._file(answer.id, ".new")
             new.write_bytes(answer.to_bytes())
             os.replace(new, self._file(answer.id, ".answer"))
 
@@ -294,7 +293,7 @@ class ActionFolder:
             self._file(id, ".answer").unlink()
         except FileNotFoundError:
             return
-        shutil.rmtree(self.copy_of(id), ignore_errors=True)
+        shutil.rmtree(self.copy_path(id), ignore_errors=True)
 
     def is_pending(self, id: str) -> bool:
         """Whether the action *id* is neither withdrawn nor carried out."""
@@ -307,7 +306,7 @@ class ActionFolder:
         except FileNotFoundError:
             return False
         finally:
-            self.urls_of(id).unlink(missing_ok=True)
+            self.urls_path(id).unlink(missing_ok=True)
         return True
 
     def mark_refused(self, id: str) -> None:
@@ -315,15 +314,14 @@ class ActionFolder:
         with suppress(FileNotFoundError):
             os.replace(self._file(id, ".action"), self._file(id, ".refused"))
 
-    def urls_of(self, id: str) -> Path:
+    def urls_path(self, id: str) -> Path:
         return self._file(id, ".urls")
 
     def open_urls(self, id: str) -> BufferedReader:
         """Raises `OSError`."""
-        return _open_regular(self.urls_of(id))
+        return _open_regular(self.urls_path(id))
 
-    def copy_of(self, id: str) -> Path:
-        """The folder of the copy that the action *id* had made."""
+    def copy_path(self, id: str) -> Path:
         return self._file(id, ".copy")
 
     def sweep(self, wall: float) -> None:
@@ -341,9 +339,6 @@ class ActionFolder:
 
     def _file(self, id: str, suffix: str) -> Path:
         return self.path / f"{id}{suffix}"
-
-    def _new(self, id: str) -> Path:
-        return self._file(id, ".new")
 
 
 def _open_regular(path: Path) -> BufferedReader:

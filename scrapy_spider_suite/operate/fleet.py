@@ -120,7 +120,6 @@ class Fleet:
 
     @property
     def running(self) -> int:
-        """The number of agents that run."""
         return sum(not agent.end_printed for agent in self._agents.values())
 
     def stop(self) -> None:
@@ -254,7 +253,6 @@ def agent_names(call: Invocation, kind: str) -> list[str]:
 def own_settings(
     call: Invocation, kind: str, crawl: str | None, number: int, name: str, folder: Path
 ) -> dict[str, Any]:
-    """Settings that differ between agents."""
     own: dict[str, Any] = {
         "SUITE_CLUSTER": kind, "SUITE_AGENT_NAME": name, "JOBDIR": str(folder / name),
         "LOG_FILE": str(folder / f"{name}.log"),

@@ -56,7 +56,6 @@ class HostNames:
         return host == self.name or (self._below and host.endswith(f".{self.name}"))
 
     def matches_url(self, url: str) -> bool:
-        """Whether the normal *url* is on such a host."""
         return "://" in url and self.matches(host_of(url))
 
     def matches_field(self, field: bytes) -> bool:

@@ -416,7 +416,6 @@ class UrlJudge:
         return max(0.0, again - self._wall)
 
     def describe(self, rules: RobotsRules) -> str:
-        """*rules* in a line."""
         return f"{rules.verdict.name.lower().replace('_', ' ')}: {self._age(rules)}"
 
     def _record(self, host: str) -> HostRecord:
@@ -435,7 +434,6 @@ def display_duration(seconds: float) -> str:
 
 
 def waits_in_status(status: Mapping[str, Any]) -> list[WaitCount]:
-    """The counts in a status file."""
     return [
         WaitCount(WaitReason(row["reason"]), row["hosts"], row["next_visit"])
         for row in status.get("waits", ())

@@ -342,7 +342,7 @@ class DiskGuard:
         self._fixed_folders = [Path(log).absolute().parent] if log else []
         self._fixed_folders += component_folders(crawl.crawler.settings)
 
-    def hold(self, why: str) -> None:
+    def pause_for(self, why: str) -> None:
         """A write has failed because of *why*: pause, and try again every few seconds."""
         self.stuck = True
         self._next = self._crawl.now() + _RETRY

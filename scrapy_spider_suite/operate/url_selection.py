@@ -115,9 +115,7 @@ SPIDERS_OWN = (
 """Advice about a request that cannot be made again."""
 
 
-def find_seed(
-    store: RocksStore, seed: Seed, normal: Normal
-) -> tuple[Entry | None, bytes | None]:
+def find_seed(store: RocksStore, seed: Seed, normal: Normal) -> tuple[Entry, UrlState] | None:
     """The entry of *seed* and its state: by the normal form, or as its server insists on it.
 
     A seed whose scheme was guessed may be known with http.
@@ -128,8 +126,8 @@ def find_seed(
     for url in urls:
         for entry in (seed_entry(url, normal), seed_entry(url)):
             if entry is not None and (data := store.state(entry.identity)) is not None:
-                return entry, data
-    return None, None
+                return entry, UrlState.from_bytes(data)
+    return None
 
 
 _SHOWN, _BAD = 10, 5
@@ -168,9 +166,13 @@ def count_listed(call: Invocation, lines: Iterable[str], *, pending_too: bool) -
     """Count the URLs of a list that are done or failed, or pending too."""
     with StoreReader(call.folder()) as reader:
         bad: Row = {}
-        seeds = _seeds_in(lines, bad, normalize)
-        found = _known_rows(reader, seeds, _normal_of(call, reader), pending_too=pending_too)
-        return _counted_rows(found) | bad
+        normal = _normal_of(call, reader)
+        found = (
+            find_seed(reader.store, seed, normal) for seed in _seeds_in(lines, bad, normalize)
+        )
+        rows = (UrlRow(known[0].url, known[1]) for known in found if known is not None)
+        wanted = (row for row in rows if pending_too or row.state.state is not State.PENDING)
+        return _counted_rows(wanted) | bad
 
 
 def count_seeds(call: Invocation, lines: Iterable[str]) -> Row:
@@ -214,17 +216,6 @@ def _seeds_in(lines: Iterable[str], bad: Row, normal: Normal) -> Iterator[Seed]:
             first += [str(seed)] * (len(first) < _BAD)
         elif seed is not None:
             yield seed
-
-
-def _known_rows(
-    reader: StoreReader, seeds: Iterable[Seed], normal: Normal, *, pending_too: bool
-) -> Iterator[UrlRow]:
-    for seed in seeds:
-        entry, data = find_seed(reader.store, seed, normal)
-        if entry is not None and data is not None:
-            state = UrlState.from_bytes(data)
-            if pending_too or state.state is not State.PENDING:
-                yield UrlRow(entry.url, state)
 
 
 def _hosts_to_count(

@@ -134,11 +134,9 @@ class Verb:
     needs_job: bool = True
 
     def declare(self, parser: argparse.ArgumentParser) -> None:
-        """Declare its options."""
         self.add_options(parser)
 
     def description(self) -> str:
-        """The head of its help."""
         summary = f"{self.summary[:1].upper()}{self.summary[1:]}."
         return f"{summary}\n\n{self.about}" if self.about else summary
 
@@ -177,7 +175,6 @@ class Found:
 
     @property
     def one_job(self) -> bool:
-        """Whether one job was asked, and no agents."""
         return "" in self.by_agent
 
     def rows(self) -> Iterator[Row]:
@@ -243,7 +240,6 @@ def add_up(found: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def as_number(value: object) -> float:
-    """*value*, or 0 if it is no number."""
     return value if isinstance(value, int | float) else 0
 
 
@@ -337,7 +333,6 @@ def seconds(text: str) -> float:
 
 
 def add_act_options(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--why``, ``--who`` and ``--wait``."""
     add_why(parser)
     parser.add_argument(
         "--wait", type=seconds, default=60.0, metavar="S",
@@ -346,7 +341,6 @@ def add_act_options(parser: argparse.ArgumentParser) -> None:
 
 
 def add_why(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--why`` and ``--who``."""
     parser.add_argument(
         "--why", metavar="TEXT", default="", help="a comment, which the audit log keeps"
     )
@@ -379,7 +373,6 @@ def row_limit(text: str) -> int:
 
 
 def add_limit(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--limit``, the number of rows."""
     parser.add_argument(
         "--limit", type=row_limit, default=20, metavar="N", help="rows to print (20; 0: all)"
     )
@@ -405,7 +398,6 @@ def confirm(call: Invocation, question: str) -> None:
 
 
 def without_port(text: str) -> str:
-    """Remove the port of a host."""
     found = _WITH_PORT.fullmatch(text)
     return text if found is None else found[1]
 

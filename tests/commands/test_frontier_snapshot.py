@@ -230,7 +230,7 @@ def test_a_log_that_is_rotated_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
 def test_copies_that_nobody_fetched_go(tmp_path: Path) -> None:
     """After a day, with the other remains of actions."""
     actions = ActionFolder(tmp_path)
-    path = actions.copy_of("1")
+    path = actions.copy_path("1")
     path.mkdir(parents=True)
     (path / "file").touch()
     actions.sweep(time.time())

@@ -13,7 +13,7 @@ from support.calling_agents import KEYS, InScene, Scene, a_call
 from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.errors import AgentCallError
-from scrapy_spider_suite.operate.actions import Action, Answer, AuditLog
+from scrapy_spider_suite.operate.actions import Action, Answer, AuditLog, new_id
 from scrapy_spider_suite.operate.executors.agent_calls import (
     ANSWER_MAX,
     CALL_MAX,
@@ -23,7 +23,6 @@ from scrapy_spider_suite.operate.executors.agent_calls import (
     AgentCall,
     AgentReply,
     ListPiece,
-    new_call_id,
 )
 from scrapy_spider_suite.operate.executors.call_executor import CallExecutor
 
@@ -48,7 +47,7 @@ def test_urgent_ones_come_first(in_scene: InScene) -> None:
 
     async def test(scene: Scene) -> None:
         await scene.kill()
-        calls = [a_call(id=new_call_id(urgent=urgent)) for urgent in (False, False, True, True)]
+        calls = [a_call(id=new_id(urgent=urgent)) for urgent in (False, False, True, True)]
         for call in calls:
             await scene.caller.submit({"a": call})
         scene.start()
@@ -165,8 +164,8 @@ def test_what_is_no_answer_is_refused(in_scene: InScene) -> None:
 
     async def test(scene: Scene) -> None:
         await scene.kill()
-        id = new_call_id(urgent=False)
-        other = AgentReply(id=new_call_id(urgent=False), agent="b", code=0)
+        id = new_id(urgent=False)
+        other = AgentReply(id=new_id(urgent=False), agent="b", code=0)
         bad = {"b": other.to_bytes(), "c": b"x" * (ANSWER_MAX + 1), "d": b"junk",
                "e": AgentReply(id=id, agent="b", code=0).to_bytes()}  # fmt: skip
         scene.client.hset(KEYS.answers(id), mapping=bad)
@@ -198,7 +197,7 @@ def test_an_answer_that_is_too_long_is_cut() -> None:
     """To lines that fit; who reads it is told."""
     text = random.Random(1).randbytes(ANSWER_MAX + (1 << 19)).hex()
     lines = [text[at : at + 1_000] for at in range(0, len(text), 1_000)]
-    reply = AgentReply(id=new_call_id(urgent=False), agent="a", code=0, lines=lines)
+    reply = AgentReply(id=new_id(urgent=False), agent="a", code=0, lines=lines)
     data = reply.to_bytes()
     read = AgentReply.from_bytes(data)
     assert len(data) <= ANSWER_MAX

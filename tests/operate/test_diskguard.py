@@ -71,7 +71,7 @@ class Crawl:
 def test_what_a_pause_waits_for(caplog: pytest.LogCaptureFixture) -> None:
     """For room, or until it can be written: more room would not help there."""
     for number, words in ((errno.ENOSPC, "until there is room;"), (errno.EROFS, "until it can be")):
-        Crawl().guard.hold(f"cannot write packs in packs: {os.strerror(number)}")
+        Crawl().guard.pause_for(f"cannot write packs in packs: {os.strerror(number)}")
         assert words in caplog.messages[-1]
 
 
@@ -80,7 +80,7 @@ def test_a_broken_disk_ends_the_crawl(number: int, caplog: pytest.LogCaptureFixt
     """After a quarter of an hour, once, with a reason that a person has to look at."""
     crawl = Crawl()
     crawl.trouble = os.strerror(number)
-    crawl.guard.hold(f"IO error: {crawl.trouble}")
+    crawl.guard.pause_for(f"IO error: {crawl.trouble}")
     crawl.go_on(890)
     assert crawl.stopped == []
     crawl.go_on(HOUR)
@@ -95,7 +95,7 @@ def test_a_full_disk_is_waited_for(number: int) -> None:
     """However long that takes."""
     crawl = Crawl()
     crawl.trouble = os.strerror(number)
-    crawl.guard.hold(f"IO error: {crawl.trouble}")
+    crawl.guard.pause_for(f"IO error: {crawl.trouble}")
     crawl.go_on(24 * HOUR)
     assert crawl.stopped == []
     crawl.trouble = ""
@@ -111,7 +111,7 @@ def test_a_full_disk_of_packs_is_waited_for(
     monkeypatch.setattr(machine, "free_space", lambda path: (1, free[path]))
     crawl = Crawl()
     crawl.crawl.settings.packs_dir = tmp_path
-    crawl.guard.hold(f"cannot write packs in packs: {os.strerror(errno.ENOSPC)}")
+    crawl.guard.pause_for(f"cannot write packs in packs: {os.strerror(errno.ENOSPC)}")
     crawl.go_on(HOUR)
     assert crawl.guard.stuck
     free[tmp_path] = 2 << 20
@@ -124,11 +124,11 @@ def test_a_pipeline_that_fails_again_and_again_is_one_failure() -> None:
     """Although the store can write in between; failures far apart are none of it."""
     crawl = Crawl()
     for _ in range(100):
-        crawl.guard.hold(f"an item cannot be written: {os.strerror(errno.EIO)}")
+        crawl.guard.pause_for(f"an item cannot be written: {os.strerror(errno.EIO)}")
         crawl.go_on(120)
     assert crawl.stopped == []
     for _ in range(100):
-        crawl.guard.hold(f"an item cannot be written: {os.strerror(errno.EIO)}")
+        crawl.guard.pause_for(f"an item cannot be written: {os.strerror(errno.EIO)}")
         crawl.go_on(10)
     assert crawl.stopped == [DISK_ERROR]
 

@@ -38,7 +38,7 @@ def test_an_answer_is_taken_once(tmp_path: Path) -> None:
     """And the action goes with its URLs."""
     folder, asked = ActionFolder(tmp_path), action()
     assert folder.submit(asked, ["http://a/", "http://b/"]) == 2
-    assert folder.urls_of(asked.id).read_text() == "http://a/\nhttp://b/\n"
+    assert folder.urls_path(asked.id).read_text() == "http://a/\nhttp://b/\n"
     assert folder.pop_answer(asked.id) is None
     answer = Answer(asked.id, True, "paused")
     folder.answer(answer)
@@ -105,9 +105,9 @@ def test_urls_are_a_file_of_the_folder(tmp_path: Path) -> None:
     with folder.open_urls("mine") as file:
         assert file.read() == b"http://a.test/\n"
     (tmp_path / "secret").write_text("http://b.test/\n")
-    folder.urls_of("link").symlink_to(tmp_path / "secret")
-    os.mkfifo(folder.urls_of("pipe"))
-    folder.urls_of("folder").mkdir()
+    folder.urls_path("link").symlink_to(tmp_path / "secret")
+    os.mkfifo(folder.urls_path("pipe"))
+    folder.urls_path("folder").mkdir()
     for id in ("link", "pipe", "folder", "nowhere"):
         with pytest.raises(OSError, match=r"symbolic|no file|No such"):
             folder.open_urls(id)

@@ -454,7 +454,7 @@ def test_a_snapshot_that_was_taken_back_leaves_nothing(yard: Yard, when: str) ->
         assert folder.withdraw(id) is None
     operator.poll(0.0)
     given = folder.withdraw(id) if when == "beside" else None
-    while operator.busy and not (when == "after" and folder.copy_of(id).exists()):
+    while operator.busy and not (when == "after" and folder.copy_path(id).exists()):
         operator.poll(0.0)
     if when in {"after", "too late"}:
         given = folder.withdraw(id)
@@ -463,6 +463,6 @@ def test_a_snapshot_that_was_taken_back_leaves_nothing(yard: Yard, when: str) ->
     assert given is not None or when != "too late"
     if given is not None:  # "beside" and "after" may be too late, too
         assert given.ok
-        assert (folder.copy_of(id) / "CURRENT").exists()
-        shutil.rmtree(folder.copy_of(id))
+        assert (folder.copy_path(id) / "CURRENT").exists()
+        shutil.rmtree(folder.copy_path(id))
     assert list(folder.path.iterdir()) == []

@@ -52,7 +52,7 @@ def carried_out(site: JobTarget, verb: str, **arguments: Any) -> dict[str, Any]:
 @pytest.mark.parametrize("verb", ["add", "refetch"])
 def test_urls_out_of_the_job_are_not_read(site: JobTarget, verb: str, tmp_path: Path) -> None:
     """Neither what a link leads to nor what a pipe would bring some day."""
-    path = ActionFolder(site.folder).urls_of("1")
+    path = ActionFolder(site.folder).urls_path("1")
     path.parent.mkdir()
     (tmp_path / "secret").write_text("http://a.test/\n")
     path.symlink_to(tmp_path / "secret")
@@ -66,7 +66,7 @@ def test_urls_out_of_the_job_are_not_read(site: JobTarget, verb: str, tmp_path: 
 
 def test_a_line_without_end_is_read_in_pieces(site: JobTarget) -> None:
     """What follows it is found all the same."""
-    path = ActionFolder(site.folder).urls_of("1")
+    path = ActionFolder(site.folder).urls_path("1")
     path.parent.mkdir()
     path.write_text("http://a.test/b\n")
     assert carried_out(site, "add")["new"] == 1
@@ -84,7 +84,7 @@ def queue(site: JobTarget) -> list[tuple[str, int]]:
 
 def listed(site: JobTarget, *urls: str) -> None:
     """Let these be the URLs of the action."""
-    path = ActionFolder(site.folder).urls_of("1")
+    path = ActionFolder(site.folder).urls_path("1")
     path.parent.mkdir(exist_ok=True)
     path.write_text("".join(f"{url}\n" for url in urls))
 

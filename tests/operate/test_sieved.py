@@ -91,7 +91,7 @@ def test_refetch_by_list_reaches_everything(site: JobTarget, tmp_path: Path) -> 
     """A URL that only the sieve knows is fetched again, once, and needs no row after that."""
     bring(site, "http://a.t/1", "http://a.t/2")
     fetch(site)
-    urls = ActionFolder(tmp_path).urls_of("1")
+    urls = ActionFolder(tmp_path).urls_path("1")
     urls.parent.mkdir()
     urls.write_text("http://a.t/1\nhttp://a.t/3\n")
     _, facts = carry_out(site, "refetch")

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.errors import AgentCallError
+from scrapy_spider_suite.operate.actions import new_id
 from scrapy_spider_suite.operate.executors.agent_calls import (
     AgentCall,
     AgentReply,
     CallKeys,
     CallSender,
-    new_call_id,
 )
 from scrapy_spider_suite.operate.executors.call_executor import CallListener
 from support.redis_servers import RedisServer
@@ -26,7 +26,7 @@ KEYS = CallKeys(CRAWL)
 def a_call(**given: Any) -> AgentCall:
     """A call that is made now."""
     now = time.time()
-    known = {"id": new_call_id(urgent=False), "kind": "act", "verb": "pause", "who": "me"}
+    known = {"id": new_id(urgent=False), "kind": "act", "verb": "pause", "who": "me"}
     return AgentCall(**({"when": now, "until": now + 60, **known} | given))
 
 

@@ -48,7 +48,6 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
 
 
 def add_choice(parser: argparse.ArgumentParser, *, sample: bool = False) -> None:
-    """Declare the options of `choice_of`."""
     parser.add_argument(
         "--host", action="append", default=[], type=host_argument, metavar="HOST",
         help="pages of this host; *.example.com: and of hosts below it; may be given again",

@@ -14,7 +14,6 @@ whether it was carried out. The server is untrusted: both sides check all rows.
 
 from __future__ import annotations
 
-import secrets
 import time
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, NamedTuple
@@ -26,6 +25,7 @@ from scrapy_spider_suite.cluster.messages import LEVEL, decompress
 from scrapy_spider_suite.cluster.redis_server import RedisKeys, RedisServer, load_script
 from scrapy_spider_suite.cluster.registry import TIMEOUT
 from scrapy_spider_suite.errors import AgentCallError, MessageError
+from scrapy_spider_suite.operate.actions import new_id
 from scrapy_spider_suite.operate.verbs import find_verb
 
 CALL_MAX: Final = 64 << 10  # bytes of a call
@@ -151,18 +151,13 @@ class ListPiece(NamedTuple):
         return cls(int.from_bytes(number, "big"), int.from_bytes(at, "big"), raw)
 
 
-def new_call_id(*, urgent: bool) -> str:
-    """Return an id of this moment; *urgent* ids sort before all others."""
-    return f"{'00-' if urgent else ''}{time.time_ns():020}-{secrets.token_hex(8)}"
-
-
 def make_call(
     kind: Literal["act", "look"], verb: str, who: str, *, seconds: float = KEPT,
     urgent: bool = False, **fields: Any,
 ) -> AgentCall:  # fmt: skip
     """A call of this moment, not to be begun after *seconds*."""
     now = time.time()
-    id = new_call_id(urgent=urgent)
+    id = new_id(urgent=urgent)
     return AgentCall(id=id, kind=kind, verb=verb, who=who, when=now, until=now + seconds, **fields)
 
 
@@ -232,7 +227,6 @@ class CallSender:
             raise AgentCallError(f"{STANDING_MAX:,} blocks stand already: take some back")
 
     async def remove_standing(self, call: AgentCall) -> None:
-        """Remove the standing call about the same subject: all agents know it."""
         await self._server.run(_SCRIPTS["stand"], [self._keys.standing], call.stands, b"", "0")
 
     async def answers(self, id: str, agents: Iterable[str]) -> dict[str, AgentReply]:

@@ -74,7 +74,6 @@ def parse_redis(text: str | None) -> RedisUrl:
 
 
 def crawl_name(call: Invocation) -> str | None:
-    """The name of the crawl, if *call* gives one."""
     return call.crawl or call.settings.get("SUITE_CRAWL_NAME")
 
 
@@ -188,7 +187,6 @@ class DividedList:
 
     @property
     def first_bad(self) -> list[str]:
-        """The first few bad lines, as text."""
         return [str(line) for line in self.bad_lines[:_SHOWN_BAD]]
 
 
@@ -427,7 +425,6 @@ def merge_answers(heard: AgentAnswers, found: DividedList | None = None) -> Answ
 
 
 def _join(texts: list[str]) -> str:
-    """The first texts, and how many there are beside."""
     more = len(texts) - _MOST
     return ", ".join(texts[:_MOST]) + (f" and {more} more" if more > 0 else "")
 

@@ -97,7 +97,6 @@ class LookProcesses:
 
     async def ask(self, request: LookRequest, seconds: float) -> LookResult:
         """Have a process look, for some *seconds* at most."""
-        text = msgspec.json.encode(request).decode()
         loop, seen = asyncio.get_running_loop(), None
         async with self._places:
             if self._idle:
@@ -107,7 +106,7 @@ class LookProcesses:
                 process = await asyncio.to_thread(start_helper, __name__, talks=True, project=True)
             kill = loop.call_later(max(1.0, seconds), process.kill)
             try:
-                seen = await asyncio.to_thread(_talk, process, text)
+                seen = await asyncio.to_thread(_talk, process, request)
             finally:
                 kill.cancel()
                 if seen is None:
@@ -121,16 +120,15 @@ class LookProcesses:
         _end_process(process)
 
     def close(self) -> None:
-        """End all."""
         for process in list(self._idle):
             self._end_idle(process)
 
 
-def _talk(process: Popen[str], text: str) -> LookResult | None:
+def _talk(process: Popen[str], request: LookRequest) -> LookResult | None:
     assert process.stdin is not None
     assert process.stdout is not None
     with suppress(OSError, ValueError):
-        process.stdin.write(f"{text}\n")
+        process.stdin.write(f"{msgspec.json.encode(request).decode()}\n")
         process.stdin.flush()
         return msgspec.json.decode(process.stdout.readline(_LINE), type=LookResult)
     return None
@@ -161,12 +159,10 @@ class CallExecutor:
     def list_path(self, call: AgentCall) -> Path | None:
         """Return the path for the list of *call*; None: the list is complete already."""
         id = f"{call.id}{_SUFFIX}"
-        if call.kind == "act" and self._is_left(id):
-            return None
-        if self._done is not None and id in self._done:
+        if (call.kind == "act" and self._is_left(id)) or id in (self._done or ()):
             return None
         self._actions.path.mkdir(exist_ok=True)
-        return self._actions.urls_of(id)
+        return self._actions.urls_path(id)
 
     def _is_left(self, id: str) -> bool:
         return self._actions.is_pending(id) or self._actions.is_answered(id)
@@ -200,7 +196,8 @@ class CallExecutor:
                 who = f"{call.who} (Redis)"
                 action = Action(id, call.verb, call.arguments, self._job, who, call.when, call.why)
                 try:
-                    await asyncio.to_thread(self._submit, action)
+                    await asyncio.to_thread(self._actions.submit, action)
+                    await asyncio.to_thread(files.sync_path, self._actions.path)
                 except ActionError as error:
                     raise AgentCallError(str(error)) from error
         while (answer := self._actions.pop_answer(id)) is None:
@@ -215,10 +212,6 @@ class CallExecutor:
         if len(done) > _KNOWN:
             del done[next(iter(done))]
         return answer
-
-    def _submit(self, action: Action) -> None:
-        self._actions.submit(action)
-        files.sync_path(self._actions.path)
 
     async def _earlier(self) -> dict[str, Answer]:
         """The answers to calls that may come again, from the audit log."""
@@ -243,7 +236,7 @@ class CallExecutor:
         return found
 
     async def _look(self, call: AgentCall) -> AgentReply:
-        place = self._actions.urls_of(f"{call.id}{_SUFFIX}") if call.pieces else None
+        place = self._actions.urls_path(f"{call.id}{_SUFFIX}") if call.pieces else None
         request = LookRequest(
             call.verb, call.words, None if place is None else str(place), str(self._folder)
         )
@@ -258,7 +251,6 @@ class CallExecutor:
         )  # fmt: skip
 
     def close(self) -> None:
-        """End the processes that look."""
         self._processes.close()
 
 
@@ -299,7 +291,6 @@ class CallListener:
 
     @property
     def stats(self) -> dict[str, int]:
-        """Stats by name, without ``suite/``."""
         return {f"calls/{name}": count for name, count in asdict(self.counters).items()}
 
     async def run(self) -> None:
@@ -490,7 +481,6 @@ def _write_piece(file: int, piece: ListPiece, last: int) -> None:
 
 
 def make_call_service(agent: Agent) -> CallListener:
-    """Return the service by which *agent* carries out calls that come through Redis."""
     redis, job = agent.crawl.settings.redis_url, agent.job
     calling = CallExecutor(job.folder, job.file.id, agent.name)
     return CallListener("" if redis is None else redis.url, agent.crawl_name, agent.name, calling)

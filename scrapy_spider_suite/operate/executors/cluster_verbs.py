@@ -71,7 +71,6 @@ _RATE = 16 << 20
 
 
 async def list_agents(call: Invocation) -> int:
-    """``ls``: print the agents."""
     async with connect(call) as connection:
         overview = connection.overview
     held = Counter(overview.holders.holders.tolist())
@@ -255,40 +254,41 @@ async def remove_agent(call: Invocation) -> int:
             "hosts": overview.facts.get(row.name, {}).get("hosts"),
             "others_take_them": "at once" if options.dead or not left else f"in {left:,.0f} s",
         }  # fmt: skip
-        if options.dry_run:
-            call.facts({"dry_run": True, **facts})
-            return 0
-        if options.dead and not row.missing(overview.now):
+        if options.dead and not options.dry_run and not row.missing(overview.now):
             raise ClusterError(
                 f"{row.name} was heard {overview.now - row.heard / 1000:.0f} s ago: its process is "
                 "not gone; stop it first, or leave --dead out"
             )
         has = f"has {counted(held, 'unit')} of the crawl"
-        confirm(call, f"Remove the agent {row.name}, which {has}?")
-        await connection.admin.remove(row.name, dead=options.dead)
-        call.facts({"removed": True, **facts})
+        if _is_confirmed(call, f"Remove the agent {row.name}, which {has}?", facts):
+            await connection.admin.remove(row.name, dead=options.dead)
+            call.facts({"removed": True, **facts})
         return 0
+
+
+def _is_confirmed(call: Invocation, question: str, facts: Row) -> bool:
+    """Ask; with --dry-run only print *facts*."""
+    if call.options.dry_run:
+        call.facts({"dry_run": True, **facts})
+        return False
+    confirm(call, question)
+    return True
 
 
 async def release_units(call: Invocation) -> int:
     """``release``: let others take the units that no agent claims."""
     async with connect(call) as connection:
         overview = connection.overview
-        facts: Row = {
-            "crawl": connection.crawl,
-            "units": int((overview.holders.holders == 0).sum()),
-        }
-        if call.options.dry_run:
-            call.facts({"dry_run": True, **facts})
-            return 0
-        confirm(call, f"Let others take {counted(facts['units'], 'unit')} that nobody claims?")
-        await connection.admin.release()
-        call.facts({"released": True, **facts})
+        units = int((overview.holders.holders == 0).sum())
+        facts: Row = {"crawl": connection.crawl, "units": units}
+        question = f"Let others take {counted(units, 'unit')} that nobody claims?"
+        if _is_confirmed(call, question, facts):
+            await connection.admin.release()
+            call.facts({"released": True, **facts})
         return 0
 
 
 async def forget_crawl(call: Invocation) -> int:
-    """``forget``: remove the crawl from Redis."""
     async with connect(call) as connection:
         rows = connection.overview.view.rows
         names = [row.name for row in rows]
@@ -296,12 +296,10 @@ async def forget_crawl(call: Invocation) -> int:
             "crawl": connection.crawl, "agents": names, "finished": connection.overview.ended,
             "last_heard": max((row.heard / 1000 for row in rows), default=None),
         }  # fmt: skip
-        if call.options.dry_run:
-            call.facts({"dry_run": True, **facts})
-            return 0
-        confirm(call, f"Forget the crawl {connection.crawl} of {counted(len(names), 'agent')}?")
-        await connection.admin.forget()
-        call.facts({"forgotten": True, **facts})
+        question = f"Forget the crawl {connection.crawl} of {counted(len(names), 'agent')}?"
+        if _is_confirmed(call, question, facts):
+            await connection.admin.forget()
+            call.facts({"forgotten": True, **facts})
         return 0
 
 
@@ -384,7 +382,7 @@ def _agent_of_job(connection: CrawlConnection, site: JobTarget, job: Path) -> Me
 
 
 def _refuse_living(row: MemberRecord) -> None:
-    if row.state in (MemberState.ACTIVE, MemberState.LEAVING):
+    if row.state in _HERE:
         raise ClusterError(
             f"{row.name} is a member still: start it, so that it goes on, or `scrapy cluster "
             f"remove {row.name} --dead` before"

@@ -60,8 +60,8 @@ def block(site: JobTarget, action: Action) -> Result | Work:
     if drop and subject.kind is PatternKind.RANGE:
         raise ActionError("which hosts live in an address range is not known: drop them by name")
     # The time runs from the call, also if the action is carried out later.
-    until = {} if seconds is None else {"until": action.when + seconds}
-    kept = StoredBlock(str(subject), action.who, action.when, action.why, **until)
+    until = math.inf if seconds is None else action.when + seconds
+    kept = StoredBlock(str(subject), action.who, action.when, action.why, until)
     kv = site.store.kv(BLOCKS)
     old = kv.get(kept.subject.encode()) is not None
     kept.put(kv)
@@ -69,9 +69,8 @@ def block(site: JobTarget, action: Action) -> Result | Work:
     said = f"{subject} is blocked{' anew' if old else ''}"
     if seconds is not None:
         said += f" for {seconds:g} s"
-    facts: dict[str, Any] = {
-        "subject": str(subject), "until": until.get("until"), "blocked_before": old,
-    }  # fmt: skip
+    ends = None if seconds is None else until
+    facts = {"subject": str(subject), "until": ends, "blocked_before": old}
     if not drop:
         return said, facts
     return _drop(site, action, subject, said, facts)
@@ -190,7 +189,6 @@ def pause(site: JobTarget, action: Action) -> Result:
 
 
 def resume(site: JobTarget, action: Action) -> Result:
-    """Continue."""
     action.expect()
     if not paused_by(site.kv):
         return "it was not paused", {"paused": False, "changed": False}

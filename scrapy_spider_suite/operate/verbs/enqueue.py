@@ -181,11 +181,11 @@ class Renewal:
 
         def plant(seeds: Sequence[Seed]) -> int:
             for seed in seeds:
-                entry, data = find_seed(site.store, seed, site.normal)
-                if entry is None or data is None:
+                known = find_seed(site.store, seed, site.normal)
+                if known is None:
                     progress.count("unknown")
-                elif not self._renew(entry, UrlState.from_bytes(data)) and self._first:
-                    ahead.setdefault(entry.host, set()).add(entry.identity)
+                elif not self._renew(*known) and self._first:
+                    ahead.setdefault(known[0].host, set()).add(known[0].identity)
             return 0
 
         # By the plain form: the crawl's own would not find a URL in its server's spelling.

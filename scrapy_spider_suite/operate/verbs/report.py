@@ -185,19 +185,16 @@ _WITHOUT = ("job", "agent")
 def _rows_of_agents(report: Report, rows: list[Row], limit: int) -> list[Row]:
     """The rows of several agents, added up; *limit* 0: all."""
     if report.keys:
-        rows = _by_key(rows, report.keys)
+        groups: dict[tuple[str, ...], list[Row]] = {}
+        for row in rows:
+            groups.setdefault(tuple(str(row.get(key)) for key in report.keys), []).append(row)
+        rows = [
+            {**_added(group), **{key: group[0].get(key) for key in report.keys}}
+            for group in groups.values()
+        ]
         if limit or report.is_sorted:
             rows = _greatest(rows, report, limit or len(rows))
     return rows[: limit or None]
-
-
-def _by_key(rows: Iterable[Row], keys: tuple[str, ...]) -> list[Row]:
-    groups: dict[tuple[str, ...], list[Row]] = {}
-    for row in rows:
-        groups.setdefault(tuple(str(row.get(key)) for key in keys), []).append(row)
-    return [
-        {**_added(group), **{key: group[0].get(key) for key in keys}} for group in groups.values()
-    ]
 
 
 def _added(rows: list[Row]) -> Row:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
 from shutil import rmtree
@@ -42,10 +42,10 @@ def snapshot(site: JobTarget, action: Action) -> Work:
     action.expect("target")
     target = action.get("target", str)
     folder = ActionFolder(site.folder)
-    path = folder.copy_of(action.id)
+    path = folder.copy_path(action.id)
     failures: list[StoreWriteError] = []
 
-    def copy() -> None:
+    def copy() -> None:  # everything is committed before a portion begins
         rmtree(path, ignore_errors=True)  # a kill may have left half of one
         try:
             site.store.checkpoint(path)
@@ -54,22 +54,19 @@ def snapshot(site: JobTarget, action: Action) -> Work:
         if not folder.is_pending(action.id):
             rmtree(path, ignore_errors=True)
 
-    # Everything is committed before a portion begins.
-    work = _run_in_thread(copy, 0.0 if site.running else PORTION)
-    yield from while_locked(site.store.archive, while_locked(site.store.sieve, work))
+    def run_in_thread() -> Generator[Any, None, None]:
+        worker = Thread(target=copy, daemon=True)
+        worker.start()
+        while worker.is_alive():
+            worker.join(0.0 if site.running else PORTION)
+            yield WAITING
+
+    yield from while_locked(site.store.archive, while_locked(site.store.sieve, run_in_thread()))
     if failures:
         raise ActionError(str(failures[0]))
     if not path.is_dir():
         raise ActionError("it was taken back meanwhile: the copy was removed")
     return f"the store was copied, for {target}", {"target": target, "when": site.wall()}
-
-
-def _run_in_thread(work: Callable[[], None], poll: float) -> Generator[Any, None, None]:
-    worker = Thread(target=work, daemon=True)
-    worker.start()
-    while worker.is_alive():
-        worker.join(poll)
-        yield WAITING
 
 
 class _NoAnswerError(JobError):
@@ -101,7 +98,7 @@ def _copied_store(call: Invocation, folder: Path, ask_job: AskJob) -> Path:
         raise _NoAnswerError(f"no answer within {options.wait:g} s; it was taken back")
     if not answer.ok:
         raise JobError(answer.said)
-    return actions.copy_of(id)
+    return actions.copy_path(id)
 
 
 def _foresee(call: Invocation, folder: Path) -> int:

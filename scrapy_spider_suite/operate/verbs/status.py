@@ -128,7 +128,6 @@ def _show_agents(call: Invocation, found: Found) -> None:
 
 
 def pauses(reader: StoreReader, status: Mapping[str, Any]) -> list[str]:
-    """The reasons of the pause; an operator by name."""
     known = () if status.get("ended") else status.get("pauses", ())
     return pause_reasons(reader.store.kv("control"), known)
 
