@@ -27,7 +27,7 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.project import inside_project
 
-from scrapy_spider_suite.operate.verb import Invocation
+from scrapy_spider_suite.operate.verb import Invocation, as_number
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.values import Endpoint, endpoint
@@ -152,13 +152,13 @@ class Fleet:
         agents = self._agents.values()
         for agent in agents:
             agent.read_status()
-        fetched = sum(_number(agent.own_status.get("fetched")) for agent in agents)
+        fetched = sum(int(as_number(agent.own_status.get("fetched"))) for agent in agents)
         (then, before), now = self._last, time.monotonic()
         self._last = (now, fetched)
         return {
             "time": time.strftime("%H:%M:%S"), "agents": len(agents), "running": self.running,
             "fetched": fetched, "rate": round((fetched - before) / max(0.001, now - then), 2),
-            **{key: sum(_number(agent.status.get(key)) for agent in agents) for key in _SUMS},
+            **{key: sum(int(as_number(a.status.get(key))) for a in agents) for key in _SUMS},
             "exact": all(agent.settled for agent in agents),
             "cut_short": sum(agent.cut_short for agent in agents),
             "stopping": "; stopping" if self._stopping else "",
@@ -174,10 +174,6 @@ def _last_line(path: Path) -> str:
 
 def _writer(status: dict[str, Any]) -> tuple[object, object]:
     return status.get("process"), status.get("started")
-
-
-def _number(value: object) -> int:
-    return int(value) if isinstance(value, int | float) else 0
 
 
 _SHOWN: Final = 10

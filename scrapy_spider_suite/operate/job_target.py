@@ -265,10 +265,7 @@ class JobTarget:
 
 @contextmanager
 def job_at_rest(folder: Path) -> Iterator[JobTarget | None]:
-    """The job of the ``suite`` folder *folder*, locked; None if a crawl is using it.
-
-    Raises `JobError`s.
-    """
+    """The job of the ``suite`` folder *folder*, locked; None: a crawl uses it. Raises `JobError`s."""
     with (folder / "lock").open("a+") as lock:
         if not take_job_lock(lock):
             yield None
@@ -290,10 +287,7 @@ def job_at_rest(folder: Path) -> Iterator[JobTarget | None]:
 
 
 def take_job_lock(lock: IO[str]) -> bool:
-    """Lock the *lock* file of a job while it is open; False if another process has it.
-
-    Raises `JobError`.
-    """
+    """Lock the open *lock* file of a job; False if another process has it. Raises `JobError`."""
     try:
         if not lock_file(lock):
             return False

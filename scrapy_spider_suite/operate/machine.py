@@ -279,11 +279,8 @@ def free_space(path: Path) -> tuple[int, int]:
 
 
 def headroom(stored: int, memory: int) -> int:
-    """Bytes that a store of *stored* bytes, with *memory* for its buffers, needs beside them.
-
-    A merge writes its result before it removes its sources. The log grows to the size of the
-    buffers.
-    """
+    """Bytes that a store of *stored* bytes, with *memory* for its buffers, needs beside them."""
+    # A merge writes before it removes its sources; the log grows to the size of the buffers.
     return min(stored, _COMPACTION) + memory
 
 

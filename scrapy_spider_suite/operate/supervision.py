@@ -191,21 +191,14 @@ _codes: WeakKeyDictionary[ScrapyCommand, dict[int, ExitCode]] = WeakKeyDictionar
 
 
 class CommandExit:
-    """The exit code of the command that runs the crawl of *crawl*.
-
-    Attributes:
-        command: None in a script, which has an exit code of its own.
-    """
+    """The exit code of the command that runs *crawl*; a script has one of its own."""
 
     def __init__(self, crawl: Crawl) -> None:
-        self.command = running_command() if is_crawl(crawl.crawler) else None
+        self.command = running_command() if is_crawl(crawl.crawler) else None  # None: a script
         self._crawl = crawl
 
     def leave(self, code: ExitCode) -> int | None:
-        """Set the exit code *code*, unless another crawl of the command has a higher one.
-
-        Returns the exit code of the command; None in a script.
-        """
+        """Set *code*, unless another crawl of the command has a higher one; return that code."""
         if self.command is None:
             return None
         codes = _codes.setdefault(self.command, {})

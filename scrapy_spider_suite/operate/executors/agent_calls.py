@@ -181,17 +181,13 @@ class CallKeys(RedisKeys):
 class CallSender:
     """Asks agents of *crawl* in the Redis at *url*. All methods raise `RegistryError`.
 
-    Attributes:
-        refused: agents whose answer is unusable, and why.
-
-    Raises:
-        ValueError: the URL or the crawl's name is invalid.
+    Raises `ValueError`: the URL or the crawl's name is invalid.
     """
 
     def __init__(self, url: str, crawl: str, *, timeout: float = TIMEOUT) -> None:
         self._server = RedisServer(url, timeout)
         self._keys = CallKeys(crawl)
-        self.refused: dict[str, str] = {}
+        self.refused: dict[str, str] = {}  # agents whose answer is unusable, and why
 
     async def close(self) -> None:
         """Never raises."""

@@ -266,9 +266,7 @@ class CallListener:
     """Polls Redis for calls to *agent*, and for standing calls; *executor* carries them out.
 
     Standing calls are carried out one by one; a failed one is tried again a minute later.
-
-    Raises:
-        ValueError: the URL or the crawl's name is invalid.
+    Raises `ValueError`: the URL or the crawl's name is invalid.
     """
 
     def __init__(

@@ -131,10 +131,7 @@ def _percent(units: int) -> float:
 
 
 async def find_owner(call: Invocation) -> int:
-    """``owner``: print the owner and the holder of a host or a URL.
-
-    Raises `ClusterError`: the assignment is not to be had here; `UsageError`: a host has several.
-    """
+    """``owner``: print the owner and the holder of a host or a URL. Raises `ClusterError`."""
     async with connect(call) as connection:
         overview = connection.overview
     assignment, subject = assignment_in(overview), call.options.subject

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Generator, Iterator
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -118,6 +119,7 @@ class HostDrop:
         self._subject = subject
         self._host = subject.host
         self._below = subject.kind is PatternKind.PREFIX
+        self._belongs = partial(_is_below, subject)
         self._action = action
         self._progress = ActionProgress(site.kv, action.id)
 
@@ -190,9 +192,6 @@ class HostDrop:
                 store.sieve is not None and below,
         }  # fmt: skip
         return [place for place, there in found.items() if there]
-
-    def _belongs(self, url: str) -> bool:
-        return _is_below(self._subject, url)
 
     def _block(self) -> None:
         """Block it until the end, also over a kill; a block of the operator's own stays."""
