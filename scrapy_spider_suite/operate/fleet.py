@@ -98,10 +98,7 @@ class Fleet:
         self._last = (time.monotonic(), 0)
 
     def start(self, name: str, command: Sequence[str], said: bytes = b"") -> None:
-        """Start the agent *name* with *said* as its input, unless `stop` was called.
-
-        Raises `OSError`.
-        """
+        """Start the agent *name* with the input *said*, unless stopped. Raises `OSError`."""
         if self._stopping:
             return
         job = self._folder / name / FOLDER

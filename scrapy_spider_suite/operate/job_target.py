@@ -114,10 +114,7 @@ def policy_with_blocks(kv: KV, wall: float) -> Policy:
 
 
 def apply_blocks(kv: KV, policy: Policy, wall: float) -> float:
-    """Put the blocks of a job into *policy*, and delete the blocks that have ended.
-
-    Returns the next end of a block (wall).
-    """
+    """Put the blocks of a job into *policy*, delete ended blocks; return the next end (wall)."""
     first = math.inf
     known = {str(subject): subject for subject in policy.blocks}
     for each in list(stored_blocks(kv)):
@@ -265,7 +262,7 @@ class JobTarget:
 
 @contextmanager
 def job_at_rest(folder: Path) -> Iterator[JobTarget | None]:
-    """The job of the ``suite`` folder *folder*, locked; None: a crawl uses it. Raises `JobError`s."""
+    """The job of the ``suite`` folder *folder*, locked; None if in use. Raises `JobError`s."""
     with (folder / "lock").open("a+") as lock:
         if not take_job_lock(lock):
             yield None

@@ -89,10 +89,7 @@ def choice_of(options: argparse.Namespace) -> Selection:
 
 @contextmanager
 def progress(total: int | None, unit: str) -> Iterator[Callable[[int], object]]:
-    """Show a progress bar on a terminal; yield the function that advances it.
-
-    With *unit* ``B`` the bar shows kB, MB, …
-    """
+    """Show a progress bar; yield the function that advances it. *unit* ``B``: in kB, MB, …"""
     with tqdm(total=total, unit=unit, unit_scale=unit == "B", disable=None, file=sys.stderr,
               leave=False) as bar:  # fmt: skip
         yield bar.update

@@ -211,10 +211,7 @@ class CallSender:
             raise AgentCallError(f"{WAITING_MAX:,} calls wait for {agents[full - 1]} already")
 
     async def keep_standing(self, call: AgentCall) -> None:
-        """Keep *call* for later agents; it replaces the standing call about the same subject.
-
-        Raises `AgentCallError`: too many stand.
-        """
+        """Keep *call* for later agents; it replaces its subject's last. Raises `AgentCallError`."""
         [full] = await self._server.run(
             _SCRIPTS["stand"], [self._keys.standing], call.stands, call.to_bytes(),
             str(STANDING_MAX),

@@ -92,10 +92,7 @@ async def _only_crawl(redis: RedisUrl) -> str:
 
 @asynccontextmanager
 async def connect(call: Invocation) -> AsyncIterator[CrawlConnection]:
-    """Connect to the crawl that *call* names, or to the only crawl of its Redis.
-
-    Raises `ClusterError`: no such crawl, or several.
-    """
+    """Connect to the crawl of *call*, or to the only crawl of its Redis. Raises `ClusterError`."""
     redis = parse_redis(call.jobdir)
     crawl = crawl_name(call) or await _only_crawl(redis)
     try:
