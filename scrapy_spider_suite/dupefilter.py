@@ -1,4 +1,4 @@
-"""Dupefilters on disk, with bounded memory, for Scrapy's own scheduler; no add-on needed::
+"""Dupefilters with bounded memory, on disk, for Scrapy's own scheduler; no add-on needed::
 
     DUPEFILTER_CLASS = "scrapy_spider_suite.dupefilter.TrieDupeFilter"   # or SieveDupeFilter
 """

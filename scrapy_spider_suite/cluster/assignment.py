@@ -194,7 +194,8 @@ ASSIGNMENTS: Final[dict[str, type[Assignment]]] = {
     "ring": Ring, "url-sum": UrlSum, "host-parity": HostParity,
 }  # fmt: skip
 
-_HOSTS: Final = [f"www.sample-{number}.example" for number in range(100)]
+_DOMAINS: Final = ("example", "com", "org", "de", "fr", "uk", "jp", "br", "cn", "in")
+_HOSTS: Final = [f"www.sample-{n}.{_DOMAINS[n % len(_DOMAINS)]}" for n in range(100)]
 _PATHS: Final = ("", "a/page.html", "?q=1")
 _MEMBERSHIPS: Final = [
     [Member(f"sample-{number}") for number in range(count)] for count in (1, 2, 5)

@@ -82,7 +82,9 @@ class Late(ByDomain):
 
     def unit(self, host: str, url: str) -> int:
         """Knows one domain."""
-        return {"example": 1}[host.rpartition(".")[2]]
+        if host.endswith(".test"):
+            raise KeyError(host)
+        return 1
 
 
 class Words(ByDomain):
