@@ -179,6 +179,8 @@ async def slow_head(wire: AnswerWriter, scene: HostileRequest) -> None:
 async def slow_body(wire: AnswerWriter, scene: HostileRequest) -> None:
     await wire.send(head("Content-Length: 1000"))
     await slowly(wire, scene, PAGE.ljust(1000))
+
+
 endless("endless-body", "a body without end, as fast as one can read it, no length", head(), _PIECE)
 endless(
     "endless-chunks", "chunks without end",
@@ -220,6 +222,8 @@ async def deflate_bomb(wire: AnswerWriter, scene: HostileRequest) -> None:
 def _packed_zeros() -> bytes:
     packer = zlib.compressobj(9, zlib.DEFLATED, -15)
     return packer.compress(_ZEROS) + packer.flush(zlib.Z_FULL_FLUSH)
+
+
 fixed("gzip-garbage", "said to be gzip, is not", sized(PAGE, _GZIP))
 fixed("gzip-cut", "half of a gzip member", sized(gzip.compress(PAGE * 99)[:80], _GZIP))
 fixed("encoding-unknown", "Content-Encoding: klingon", sized(PAGE, "Content-Encoding: klingon"))
@@ -313,6 +317,8 @@ fixed("header-bare-lf", "lines that end with LF only", sized(PAGE).replace(b"\r\
 async def length_too_long(wire: AnswerWriter, scene: HostileRequest) -> None:
     await wire.send(head("Content-Length: 10000") + PAGE)
     await wire.rest(scene.seconds)
+
+
 fixed(
     "header-flood", "10,000 header fields, then a page",
     lambda _: sized(PAGE, *(f"X-Field-{number}: {'x' * 30}" for number in range(10_000))),
@@ -335,9 +341,7 @@ fixed(
     "cookie-huge", "one cookie of 1 MB, then a page",
     lambda _: sized(PAGE, "Set-Cookie: big=" + "x" * _MEGABYTE),
 )  # fmt: skip
-endless(
-    "continue-endless", "100 Continue without end", b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100
-)
+endless("continue-endless", "100 Continue without end", b"", b"HTTP/1.1 100 Continue\r\n\r\n" * 100)
 endless(
     "chunk-extension-endless", "a chunk extension without end",
     head(_CHUNKED) + b"5;x=", b"x" * 10_000,
@@ -389,6 +393,8 @@ _BULK = 10 << 20
 def _anchors(urls: tuple[str, ...]) -> str:
     quoted = (url.replace('"', "&quot;").replace("<", "&lt;") for url in urls)
     return "\n".join(f'<a href="{url}">link</a>' for url in quoted)
+
+
 fixed("private-links", "links to private addresses", page(_anchors(PRIVATE_URLS)))
 fixed("bad-hosts", "links to invalid and international hosts", page(_anchors(BAD_HOSTS)))
 fixed("bad-links", "links that are no web addresses", page(_anchors(BAD_LINKS)))
@@ -421,6 +427,8 @@ async def trap(wire: AnswerWriter, scene: HostileRequest) -> None:
     here = f"{scene.base}/{scene.rest}".rstrip("/")
     await wire.send(page(_anchors((f"{here}/next", f"{here}/{len(here)}?day=1"))))
     wire.keep = True
+
+
 fixed(
     "refresh-loop", "a page that refreshes to itself",
     lambda scene: page(f"<meta http-equiv=refresh content='0; url={scene.base}'>"),
@@ -442,6 +450,8 @@ def _number(scene: HostileRequest, digits: int, default: int) -> int:
 
 def _private_url(scene: HostileRequest) -> str:
     return PRIVATE_URLS[_number(scene, 3, 8) % len(PRIVATE_URLS)].encode("utf-8").decode("latin-1")
+
+
 redirect("redirect-loop", "a redirect to itself", lambda scene: f"{scene.base}/", deep=True)
 redirect(
     "redirect-pair", "two redirects to each other",
