@@ -93,7 +93,7 @@ def test_a_directory_is_adopted(tmp_path: Path, seen: str) -> None:
         store.kv("outbox").put(b"r" + names[0].encode() + b"\0" + bytes(7) + b"\xff", b"rotten")
         store.flush()
         if store.sieve is not None:
-            store.sieve.close()
+            store.sieve.sieve.close()
             store.sieve = SieveIndex(store.sieve.sieve.path, store.kv(DROPPED))
         frontier = Frontier(
             store, agents.policies[0], now=agents.now, wall=WALL + agents.now, capacity=0,

@@ -26,7 +26,7 @@ def test_reads_see_what_the_batch_will_do(
     rows = iter(sorted(row for row in disk.items() if row[0] >= start))
     expected = sorted(row for row in after.items() if row[0] >= start)
     assert list(unwritten.overlay(rows, "family", start)) == expected
-    everything = unwritten.everywhere(iter(sorted(disk.items())), "family")
+    everything = unwritten.overlay_all(iter(sorted(disk.items())), "family")
     assert list(everything) == sorted(after.items())
     for key, value in dict(writes).items():
         assert unwritten.find("family", key) == (True, value)
@@ -38,7 +38,7 @@ def test_groups_are_walked_over_apart() -> None:
     unwritten.set("queue", b"a1", b"1", b"a")
     unwritten.set("queue", b"b1", b"2", b"b")
     assert list(unwritten.overlay(iter([]), "queue", b"", b"a")) == [(b"a1", b"1")]
-    assert list(unwritten.everywhere(iter([]), "queue")) == [(b"a1", b"1"), (b"b1", b"2")]
+    assert list(unwritten.overlay_all(iter([]), "queue")) == [(b"a1", b"1"), (b"b1", b"2")]
     assert sorted(unwritten) == [("queue", b"a1", b"1"), ("queue", b"b1", b"2")]
     assert len(unwritten) == 2
 

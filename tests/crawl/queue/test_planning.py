@@ -69,9 +69,10 @@ class Job:
     def kill(self) -> None:
         """End at once."""
         self.store._release()
-        for beside in (self.store.archive, self.store.sieve):
-            if beside is not None:
-                beside.close()
+        if self.store.archive is not None:
+            self.store.archive.urls.close()
+        if self.store.sieve is not None:
+            self.store.sieve.sieve.close()
         self.model = deepcopy(self.durable)
         self.open()
 
