@@ -304,7 +304,7 @@ class Visits:
         return first
 
     def heard(self, lease: Lease, event: Event, response: Response | None = None) -> None:
-        """Note *event*, the answer of the host of *lease*; a retry or redirect changes nothing."""
+        """Note *event*, the answer of the host of *lease*, before any middleware sees it."""
         lease.heard = event
         lease.retry_after = None if response is None else _retry_after(response)
         twins = self._crawl.normalizer.twins
