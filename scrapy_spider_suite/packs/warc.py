@@ -249,7 +249,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         truncated: ``length``, ``time``, ``disconnect``, ``unspecified``, or "".
         protocols: such as ``http/1.1`` and ``tls/1.3``.
         original: makes it a revisit with that *profile*, without a body.
-        via: the page that led here. *hops*: an L for each link, an R for each redirect from the seed.
+        via: the page that led here. *hops*: L for each link, R for each redirect from the seed.
         notes: more lines for the metadata record.
     """
 
