@@ -183,7 +183,7 @@ class IndexPipeline:
         """Raises `NotConfigured`: SUITE_INDEX is off, its libraries are missing, or no crawl."""
         settings = suite_settings(crawler)
         if not settings.index or settings.packs_dir is None:
-            raise NotConfigured("SUITE_INDEX is not set: no packs are to be indexed")
+            raise NotConfigured("SUITE_INDEX or SUITE_PACKS_DIR is not set: nothing is indexed")
         try:
             require()
         except SearchError as error:

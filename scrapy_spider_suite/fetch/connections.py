@@ -336,14 +336,14 @@ def _translated(error: OSError, key: ConnectionKey) -> Exception:
 
 
 _ENOUGH: Final = (1 << 20, 1 << 16, 10_240)
-"""Tried in turn where the hard limit is "infinity", which not every system lets one set."""
+"""Tried in turn where the hard limit cannot be set, as "infinity" on some systems."""
 
 
 def raise_file_limit() -> int:
     """Raise the soft limit of open files to the hard one; return the limit."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     infinite = resource.RLIM_INFINITY
-    for wanted in _ENOUGH if hard == infinite else (hard,):
+    for wanted in _ENOUGH if hard == infinite else (hard, *(n for n in _ENOUGH if n < hard)):
         if soft == infinite or soft >= wanted:
             break
         with contextlib.suppress(OSError, ValueError):

@@ -113,8 +113,10 @@ class FolderIndex:
         prefix = f"{cdxj.line_key(url)} ".encode()
         self._refresh()
         found = {}
-        merged = ((run.lines.path, line) for run in self._runs for line in run.lines.find(prefix))
-        for path, line in [*self._growing(prefix), *merged]:
+        # Open packs first: one that is closed meanwhile is in the runs by then.
+        lines = [*self._growing(prefix)]
+        lines += [(run.lines.path, line) for run in self._runs for line in run.lines.find(prefix)]
+        for path, line in lines:
             entry = self._parse(path, line)
             if entry is not None and entry.url == url:
                 found[entry.filename, entry.place] = entry

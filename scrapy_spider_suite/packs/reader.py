@@ -168,11 +168,12 @@ PAGE_KINDS = frozenset({"response", "revisit", "resource"})
 
 def open_packs(*paths: str | Path, limit: int = RECORD_MAX) -> Packs:
     """Open files and folders. *limit*: decompressed bytes of a page; a larger page is damage.
-    Raises `PackError`: neither pack nor folder.
+    Raises `PackError`: neither pack nor folder. An open pack may have been closed meanwhile.
     """
     found = [Path(path) for path in paths]
     for path in found:
-        if not path.is_dir() and not (path.exists() and pack_file.is_pack(path)):
+        there = path.exists() or pack_file.closed_path(path).exists()
+        if not path.is_dir() and not (there and pack_file.is_pack(path)):
             raise PackError(f"neither a pack nor a folder of packs: {path}")
     return Packs(found, limit)
 

@@ -103,16 +103,17 @@ class StoredPageFinder:
 
     def _find(self, folder: Path, stored: StoredPage, location: RecordLocation) -> Page:
         path, when = folder / location.filename, warc_date(stored.time)
-        damage = ""
+        record, damage = None, ""
+        try:
+            record = self._read(path, location.place)
+        except PackDamagedError as error:
+            damage = str(error)
+        # Not before the folder is known to be there.
         if folder not in self._packs:
             self._packs[folder] = Packs([folder])
         packs = self._packs[folder]
-        try:
-            record = self._read(path, location.place)
-            if record.url == clean_url(stored.url) and record.get("WARC-Date") == when:
-                return Page(packs, path, location.place, record, None)
-        except PackDamagedError as error:
-            damage = str(error)
+        if record and record.url == clean_url(stored.url) and record.get("WARC-Date") == when:
+            return Page(packs, path, location.place, record, None)
         found = packs.page_at(stored.url, when)
         if found is None:
             time.sleep(_MOMENT)  # a pack that is just written anew has no index so long

@@ -311,7 +311,7 @@ class FakeWeb:
             closing.callback(server.close)
         for client in _block(listeners.sockets[-1]):
             closing.callback(client.close)
-        closing.callback(loop.create_task(self._tick()).cancel)
+        closing.push_async_callback(_cancel, loop.create_task(self._tick()))
 
     async def _hang_up(self) -> None:
         for connection in list(self._reception.open):
@@ -384,3 +384,9 @@ def _block(hanging: socket.socket) -> list[socket.socket]:
             client.connect(hanging.getsockname())
         clients.append(client)
     return clients
+
+
+async def _cancel(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task

@@ -231,6 +231,17 @@ def test_other_processes_read_a_file_each(tmp_path: Path) -> None:
     assert len(list(packs.records())) == 5 + 3 * len(urls)
 
 
+def test_a_file_that_is_closed_meanwhile(tmp_path: Path) -> None:
+    """It is read under the name that it had when the files were listed."""
+    writer = PackWriter(plan(tmp_path))
+    writer.append(make_records(fetch(1)))
+    writer.flush().result(10)
+    [path] = open_packs(tmp_path).files()
+    writer.close()
+    assert not path.exists()
+    assert urls_of(path) == [fetch(1).url]
+
+
 def urls_of(path: Path) -> list[str]:
     """What another process reads."""
     return [page.url for page in open_packs(path)]

@@ -64,6 +64,18 @@ def test_moved_and_gone(tmp_path: Path) -> None:
         finder.find(stored[1])
 
 
+def test_a_folder_that_was_away(tmp_path: Path) -> None:
+    """Once it is back, its index is read as ever."""
+    stored = written(tmp_path / "packs")
+    finder = StoredPageFinder([tmp_path / "packs"])
+    (tmp_path / "packs").rename(tmp_path / "away")
+    with pytest.raises(FileNotFoundError):
+        finder.find(stored[0])
+    (tmp_path / "away").rename(tmp_path / "packs")
+    redact(tmp_path / "packs", RedactionTarget(url=stored[1].url), NOW, lambda size: None)
+    assert finder.find(stored[2]).body == body(2)
+
+
 def test_damaged_deleted_away(tmp_path: Path) -> None:
     """It is said what became of it; a folder that is not there may come back."""
     stored = written(tmp_path / "packs")[0]
