@@ -63,7 +63,7 @@ class RobotsService:
     """Knows the robots.txt of all hosts of one crawl, and fetches them.
 
     Concurrent questions about one origin share one fetch, which outlives the one that asked.
-    ``suite_truncate`` has the suite's download handlers stop reading there.
+    Of an answer `BODY_MAX` bytes are read.
 
     Stats: ``robotstxt/request_count``, ``response_count``, ``response_status_count/N`` and
     ``exception_count/TYPE`` as Scrapy's middleware, a robots.txt with its redirects counting once.

@@ -153,16 +153,16 @@ class Order(Protocol):
 
 
 class BreadthFirst:
-    """In the order in which they were found (U4), whether tried or not."""
+    """In the order in which they were found, whether tried or not."""
 
     def key(self, entry: Entry, sequence: int, head: bytes, *, tried: bool = False) -> bytes:
         return order_key(entry.priority, sequence)
 
 
 class BottomUp:
-    """From the leaves of a host's tree of paths to its root, from left to right (T13).
+    """From the leaves of a host's tree of paths to its root, from left to right.
 
-    With *alternating* (T16) a window goes over the leaves, to and fro. Keys hold the number of the
+    With *alternating* a window goes over the leaves, to and fro. Keys hold the number of the
     sweep, then the path, mirrored in every other sweep: so the right-most leaf sorts first, and
     still before its parent.
     """

@@ -23,8 +23,7 @@ from scrapy_spider_suite.urls.traps import TrapLimits
 class Phases:
     """*count* phases, each active for *seconds*; in the last *guard* seconds no fetch begins.
 
-    Nodes are numbered from 0; clocks are wall clocks. Raises `ValueError`: fewer phases than nodes
-    (K5).
+    Nodes are numbered from 0; clocks are wall clocks. Raises `ValueError`: fewer phases than nodes.
     """
 
     count: int
@@ -40,7 +39,7 @@ class Phases:
             raise ValueError(f"a guard of {self.guard:g} s: expected less than {self.seconds:g} s")
 
     def active(self, wall: float) -> int:
-        """The phase that is active here at *wall* (K6)."""
+        """The phase that is active here at *wall*."""
         return (self.node + int(wall // self.seconds)) % self.count
 
     def opens(self, host: str, wall: float) -> float:

@@ -236,6 +236,7 @@ class VisitBudget:
         self._at = now
         self.left = min(self.left + gone * pages / interval, max(16.0, pages / 20))
 
+
 @dataclass(frozen=True, slots=True)
 class LastmodTrust:
     """How far a host's lastmod is to be trusted.

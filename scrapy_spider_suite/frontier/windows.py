@@ -1,7 +1,7 @@
 """Sliding windows: which hosts, or which of their leaves, are admitted next (Tarantula, §5.2).
 
-The window is a table with a column for each host and a row for each leaf. The *top* window (T15)
-has one row and a fixed number of columns; the *leaf* window (T16) has a fixed number of rows. A
+The window is a table with a column for each host and a row for each leaf. The *top* window
+has one row and a fixed number of columns; the *leaf* window has a fixed number of rows. A
 host that had its turn is held until the row is over; the workbench decides about the others.
 """
 

@@ -1,4 +1,4 @@
-"""The workbench: hosts by address by time (BUbiNG, §4 "The workbench"; U9).
+"""The workbench: hosts by address by time (BUbiNG, §4 "The workbench").
 
 A heap of addresses, each a heap of hosts, each with a short front of its queue. Invariant: the
 recorded key of an address (or host) in a heap is a lower bound of the time at which it may be

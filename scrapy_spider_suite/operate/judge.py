@@ -172,7 +172,7 @@ class UrlJudge:
         if self._store is None or entry.flags & ASKED_FOR:
             return
         if self._miner.gave_up(entry):
-            yield self._refuse(MINING, "mined, and too many like it are not there",
+            yield self._refuse(MINING, "guessed, and too many like it are not there",
                                "SUITE_GUESS_URLS")  # fmt: skip
         elif (refusal := self._traps.waited_in(entry.url, entry.host)) is not None:
             yield self._trap_finding(refusal)

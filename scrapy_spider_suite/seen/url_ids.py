@@ -44,6 +44,7 @@ def id_lookup(
     numbers = start + (end - start) // (1 + width)
     before, spare = numbers - start * width + width - 4, 8 * (4 - width)
     four, find, restore, bytes_of = Struct("<I").unpack_from, data.find, trie.restore_key, _BYTES
+
     def key_of(ident: int) -> bytes | None:
         at = start + ident % places
         last, check = at + window, bytes_of[ident % CHECKS]

@@ -1,4 +1,4 @@
-"""The links of a page: normal URLs, each once, in document order (K15); or as edges of a graph.
+"""The links of a page: normal URLs, each once, in document order; or as edges of a graph.
 
 One regular expression passes over the bytes: work is linear in the page, memory in *max_links*.
 """

@@ -2,7 +2,7 @@
 sums.
 
 Domains are by the list of public suffixes in tldextract, its private section included. SURTs are
-those of Heritrix 3 without the scheme. Hash sums (K1, K4, T8) are KSpider's (§2.1, §2.2) and
+those of Heritrix 3 without the scheme. Hash sums are KSpider's (§2.1, §2.2) and
 Tarantula's (§5.1, with a modulus of its own for each equation, and an even first character);
 characters beyond ASCII count as UTF-8, and a count below 1 raises `ValueError`.
 """

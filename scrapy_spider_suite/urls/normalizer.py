@@ -1,4 +1,4 @@
-"""The one normaliser of a crawl (T5), and its spelling options, all off by default.
+"""The one normaliser of a crawl, and its spelling options, all off by default.
 
 The options may change the page that is meant, so an operator asks for them, for all hosts or by
 rules such as ``.shop.example  tracking=yes drop=oldid,diff_*``. The closest rule that names a field

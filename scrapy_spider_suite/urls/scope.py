@@ -1,4 +1,4 @@
-"""Which links a crawl may follow: by domain, depth and length (K15).
+"""Which links a crawl may follow: by domain, depth and length.
 
 The limits are Scrapy's: ``allowed_domains`` (a domain and all below it), ``DEPTH_LIMIT`` and
 ``URLLENGTH_LIMIT``, with 0 for no limit.

@@ -1,4 +1,4 @@
-"""Traps: endless spaces of URLs, and the evidence for them (G8; BUbiNG's 4.8).
+"""Traps: endless spaces of URLs, and the evidence for them (BUbiNG's 4.8).
 
 Judged are the URL alone (`trap_of_url`), the share of a folder in its host, and the pages of a
 space: those that say nothing new make it suspect, one that does makes up for
@@ -109,6 +109,7 @@ _WORDS: Final = {
     Trap.HOSTS: "the hosts of {} all said the same",
     Trap.PREFIX: "{} has had its share of the host: it comes after the others",
 }
+
 
 def format_counts(met: Mapping[_Name, int]) -> str:
     most_first = sorted(met.items(), key=lambda item: -item[1])

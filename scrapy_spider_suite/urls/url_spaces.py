@@ -1,6 +1,6 @@
 """Neighbours of a URL: folders, siblings, session ids, orders of parameters, spaces.
 
-Folders and siblings are mined (Tarantula's §1 and §5.1; T13, T14); by spaces traps are judged.
+Folders and siblings are mined (Tarantula's §1 and §5.1); by spaces traps are judged.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _NUMBER: Final = re.compile(r"(?<![%0-9])(?<!%[0-9A-F])[0-9]+")
 
 
 def ancestors(url: str) -> list[str]:
-    """The folders above the normal *url*, the closest first (bottom-up, T13)."""
+    """The folders above the normal *url*, the closest first (bottom-up)."""
     path = url.partition("?")[0]
     root = path.index("/", 8) + 1
     found = []
@@ -33,8 +33,7 @@ def ancestors(url: str) -> list[str]:
 
 
 def siblings(url: str) -> list[str]:
-    """The URLs with one number in the path of the normal *url* one more or less, the last first
-    (T14).
+    """The URLs with one number in the path of the normal *url* one more or less, the last first.
 
     Leading zeros stay; there is no page 0 before page 1; a URL with a query has none.
     """

@@ -124,9 +124,9 @@ def test_what_was_mined(made: Made, ask: Ask) -> None:
     made.close()
     row = ask("why", "http://d.test/b/")
     assert row["next_try"] == "it will be forgotten at its turn"
-    assert row["why_then"].startswith("mining: mined, and too many like it are not there")
+    assert row["why_then"].startswith("mining: guessed, and too many like it are not there")
     assert "[SUITE_GUESS_URLS = 'both'" in row["why_then"]
-    assert ask("why", "http://a.test/b/")["came_from"] == "mined from http://page.test/that/led/there"
+    assert ask("why", "http://a.test/b/")["came_from"] == "guessed from http://page.test/that/led/there"
     row = ask("why", "http://c.test/c/")
     assert (row["state"], row["reason"], row["status"]) == ("failed", "not_there", 404)
     assert "nobody linked to" in row["because"]

@@ -375,5 +375,7 @@ class UdpTransport(asyncio.DatagramProtocol):
         self._ended.set()
 
 
-def _reason(error: OSError | UnicodeError) -> str | None:
-    return error.strerror if isinstance(error, OSError) else f"no name of a machine ({error})"
+def _reason(error: OSError | UnicodeError) -> str:
+    if isinstance(error, OSError):
+        return str(error.strerror or error)
+    return f"no name of a machine ({error})"

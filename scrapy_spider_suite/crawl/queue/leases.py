@@ -351,7 +351,7 @@ class TrapCheck:
         self._frontier = frontier
 
     def check(self, visit: Visit, now: float) -> bool:
-        """See `Leases`. If nothing is left, the trapped beginning of the queue fails, too."""
+        """Whether anything is left. If not, the trapped beginning of the queue fails, too."""
         failing = [(entry, event) for entry in visit.entries if (event := self._event(entry))]
         if not failing:
             return True

@@ -93,7 +93,6 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
-
     id: _Id
     agent: _Name
     code: Annotated[int, msgspec.Meta(ge=0, le=255)]

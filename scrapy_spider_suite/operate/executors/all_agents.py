@@ -246,6 +246,9 @@ async def ask(
     Raises `ClusterError`.
     """
     gone, sender = missing_agents(connection.overview, rows), connection.sender
+    if call.kind == "look":  # reading a list may have taken long
+        now = time.time()
+        call = msgspec.structs.replace(call, when=now, until=now + seconds)
     asked = [name for name in rows if call.kind == "act" or name not in gone]
     calls = dict.fromkeys(asked, call)
     if parts is not None:

@@ -177,11 +177,12 @@ class Renewal:
     def renew_listed(self, action: Action) -> Generator[None, None, SeedCounts]:
         """Renew the URLs that came with *action*."""
         site, progress = self._site, self.progress
+        normal = site.normal  # of a job at rest it is made anew each time
         ahead: dict[str, set[bytes]] = {}
 
         def plant(seeds: Sequence[Seed]) -> int:
             for seed in seeds:
-                known = find_seed(site.store, seed, site.normal)
+                known = find_seed(site.store, seed, normal)
                 if known is None:
                     progress.count("unknown")
                 elif not self._renew(*known) and self._first:

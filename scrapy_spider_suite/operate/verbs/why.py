@@ -184,7 +184,7 @@ def _came_from(known: Trace, fetch: FetchLine | None) -> str:
         if not page and known.entry.flags & Flag.START:
             return "start()"
         if page and known.entry.flags & Flag.SPECULATIVE:
-            return f"mined from {page}"
+            return f"guessed from {page}"
     elif fetch is not None and fetch.via:
         page = fetch.via
     if page or known.tag is None:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from lark import Lark, Token
     from lark.exceptions import UnexpectedInput
 
+
 @dataclass(frozen=True, slots=True)
 class Constant:
     value: bool
