@@ -17,7 +17,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
     [
         ("agents.py", "host-parity  2 agents"), ("messages.py", "UDP"), ("ledger.py",
         "redis     4"),
-        ("handovers.py", "URLs of 101 hosts"),
+        ("handovers.py", "URLs of 111 hosts"),
     ],
 )  # fmt: skip
 def test_a_benchmark(script: str, said: str) -> None:

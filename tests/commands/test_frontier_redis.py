@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import time
 from collections.abc import Callable, Iterator
@@ -140,7 +141,7 @@ def test_status_is_a_table_with_a_sum(town: Town, ask: Ask) -> None:
     assert added["done"] == sum(row["done"] for row in rows) > 0
     assert added["outcomes"]["success"] == sum(row["outcomes"]["success"] for row in rows)
     assert [row["agent"] for row in ask("why", "--json").rows] == [*NAMES]
-    assert "waiting            0 hosts wait" in ask("why").out
+    assert re.search(r"^waiting +\d+ hosts? waits?", ask("why").out, re.M)
     lines = ask("status").out.splitlines()
     assert [line.split()[0] for line in lines[:4]] == ["agent", "a", "b", "-"]
     assert ask("status", "--alive", "60").code == 1  # none of them crawls

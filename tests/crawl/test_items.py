@@ -50,7 +50,7 @@ def test_kills_lose_and_double_no_item(
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("instant", "is_cut"), [("after commit", True), ("_closed", False)])
+@pytest.mark.parametrize(("instant", "is_cut"), [("after commit", True), ("closed", False)])
 def test_a_kill_at_the_worst_instants(instant: str, is_cut: bool, tmp_path: Path) -> None:
     """A block is written, and its commit is in memory only; a file has just got its name."""
     config, items = FakeWebConfig(hosts=6, pages=6, degree=5, errors=0.0), tmp_path / "items"

@@ -297,7 +297,8 @@ def change(event, arguments):
         if count == step:
             os.kill(os.getpid(), signal.SIGKILL)
 target = UploadTarget(sys.argv[2])
-target._connect()
+for pack in packs_to_upload(Path(sys.argv[1])):
+    target.require_free(pack)  # it loads what it needs
 sys.addaudithook(change)
 for pack in packs_to_upload(Path(sys.argv[1])):
     upload_pack(pack, target, 1e9, keep=False)

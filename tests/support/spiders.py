@@ -15,6 +15,7 @@ import scrapy
 from scrapy.http import Response, TextResponse
 
 from scrapy_spider_suite.crawl.sinks.item_packs import ItemFiles
+from scrapy_spider_suite.signals import item_pack_closed
 from scrapy_spider_suite.spiders import BroadSpider
 
 
@@ -27,8 +28,8 @@ class Bulk(BroadSpider):
 class BulkItems(BroadSpider):
     """Follows everything, with two items for each page.
 
-    TEST_KILL_AT: a method of `ItemFiles` that ends the process when it is called (`commit`: for
-    the second time), or after that.
+    TEST_KILL_AT: what ends the process: `closed`, a file of items that got its name, or a method of
+    `ItemFiles` (`commit`: the second call), or after that.
     """
 
     name = "bulkitems"
@@ -39,7 +40,7 @@ class BulkItems(BroadSpider):
         after, _, method = crawler.settings.get("TEST_KILL_AT", "").rpartition(" ")
         calls: list[None] = []
 
-        def kill(*arguments: Any) -> None:
+        def kill(*arguments: Any, **_: Any) -> None:
             calls.append(None)
             ends = len(calls) > 1 or method != "commit"
             if not ends or after:
@@ -47,9 +48,12 @@ class BulkItems(BroadSpider):
             if ends:
                 os.kill(os.getpid(), signal.SIGKILL)
 
-        if method:
+        if method == "closed":
+            crawler.signals.connect(kill, item_pack_closed)
+        elif method:
             original = getattr(ItemFiles, method)
             setattr(ItemFiles, method, kill)
+        cls.trap = staticmethod(kill)  # signals hold their receivers weakly
         return super().from_crawler(crawler, *args, **kwargs)
 
     def parse_page(self, response: Response) -> Iterator[Any]:
