@@ -172,10 +172,10 @@ class Agent:
 
     def may_fetch(self) -> bool:
         """Whether a fetch may start: its host cannot get another holder before its end."""
-        return self._mode is not None and self._mode.may_fetch() and self.may_read_seeds()
+        return self._mode is not None and self._mode.may_fetch() and self.outbox_has_room()
 
-    def may_read_seeds(self) -> bool:
-        """Whether the outbox has room; otherwise the crawl pauses until a tenth of it is free."""
+    def outbox_has_room(self) -> bool:
+        """False: the outbox is full, and the crawl pauses until a tenth of it is free."""
         scheduler, outbox = self._scheduler, self.routing.outbox
         if scheduler is None or len(outbox) < OUTBOX_ROWS:
             return True

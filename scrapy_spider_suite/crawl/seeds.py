@@ -330,7 +330,7 @@ class SeedIntake:
 
     def _is_full(self) -> bool:
         crawl = self._crawl
-        if crawl.agent is not None and not crawl.agent.may_read_seeds():
+        if crawl.agent is not None and not crawl.agent.outbox_has_room():
             return True
         return not crawl.store.durable and crawl.frontier.pending > _IN_MEMORY
 

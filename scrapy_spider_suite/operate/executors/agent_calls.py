@@ -151,13 +151,12 @@ class ListPiece(NamedTuple):
 
 
 def make_call(
-    kind: Literal["act", "look"], verb: str, who: str, *, seconds: float = KEPT,
-    urgent: bool = False, **fields: Any,
-) -> AgentCall:  # fmt: skip
-    """A call of this moment, not to be begun after *seconds*."""
+    kind: Literal["act", "look"], verb: str, who: str, *, urgent: bool = False, **fields: Any
+) -> AgentCall:
+    """A call of this moment, not to be begun after a day; `ask` gives a look less."""
     now = time.time()
     id = new_id(urgent=urgent)
-    return AgentCall(id=id, kind=kind, verb=verb, who=who, when=now, until=now + seconds, **fields)
+    return AgentCall(id=id, kind=kind, verb=verb, who=who, when=now, until=now + KEPT, **fields)
 
 
 class CallKeys(RedisKeys):

@@ -327,7 +327,7 @@ def run_on_agents(verb: JobVerb, call: Invocation, words: list[str]) -> int:
             *asyncio.run(_ask_all(call, asked, question, options.wait))
         ))  # fmt: skip
     kept = words if question.words is None else question.words
-    asked = make_call("look", verb.name, who, seconds=WAIT, words=list(kept))
+    asked = make_call("look", verb.name, who, words=list(kept))
     heard, found = asyncio.run(_ask_all(call, asked, question, WAIT))
     return _show(verb, call, heard, found)
 
