@@ -99,4 +99,6 @@ def test_slow_handshakes_do_not_shorten_the_delay(kind: str, tmp_path: Path) -> 
     assert len(site.arrivals) == 96
     assert 32 <= site.connections < 90  # the other requests went over one that was kept
     gaps = [later - earlier for earlier, later in pairwise(sorted(site.arrivals))]
-    assert min(gaps) > DELAY - 0.003, sorted(gaps)[:10]
+    # A server on a busy machine notes one or the other too late, and the next gap is short then.
+    assert sum(gap < DELAY - 0.003 for gap in gaps) <= 2, sorted(gaps)[:10]
+    assert min(gaps) > 0.8 * DELAY
