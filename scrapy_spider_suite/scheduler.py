@@ -128,6 +128,7 @@ class FrontierScheduler(BaseScheduler):
         self._duplicates = Duplicates(crawler)
         self._flushing = False
         self._closed = True  # until it is open
+        self._stopped = False
         self._pauses: set[str] = set()
         self._agent: Agent | None = None
         self._limits: SharedLimits | None = None
@@ -252,7 +253,7 @@ class FrontierScheduler(BaseScheduler):
     @property
     def closing(self) -> bool:
         """Whether the engine has been told to stop."""
-        return self._closed or self._slot.closing is not None
+        return self._closed or self._stopped or self._slot.closing is not None
 
     @property
     def starting(self) -> bool:
@@ -448,6 +449,7 @@ class FrontierScheduler(BaseScheduler):
 
     def stop(self, reason: str) -> None:
         if not self.closing:
+            self._stopped = True  # the engine begins to close in the loop's next turn
             _schedule_coro(self._engine.close_spider_async(reason=reason))
 
 

@@ -230,7 +230,7 @@ class Maintenance:
         self._crawl = crawl = parts.crawl
         self._parts = parts
         self._operator, self._disk, self._supervision = operator, disk, supervision
-        self.cut = self._ending = False
+        self.cut = False
         self._loop = asyncio.get_running_loop()
         self._timer: asyncio.TimerHandle | None = None
         self._last = self._pulsed = crawl.now()
@@ -488,8 +488,7 @@ class Maintenance:
         store = self._crawl.store
         if not isinstance(store, RocksStore) or not store.damage:
             return False
-        if not (self._engine.closing or self._ending):
-            self._ending = True  # the engine begins to close in a later turn of the loop
+        if not self._engine.closing:
             logger.critical(
                 "%s: the crawl ends; look at it with `scrapy frontier check`, restore a copy, or "
                 "begin anew with another JOBDIR", store.damage,
