@@ -154,7 +154,7 @@ class ClusterMember(Protocol):
     def outbox_has_room(self) -> bool: ...
 
     def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
-        """Raise `HostBarred` if this agent may not send *request* now."""
+        """Raise `HostExcluded` if this agent may not send *request* now."""
 
     def over(self, reason: str) -> None:
         """End this agent for *reason*; "": the whole crawl is over."""

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.running_crawl import until
 from support.small_disks import tmpfs
 
 from scrapy_spider_suite.errors import SettingsError
@@ -151,8 +152,12 @@ def test_closing_waits_for_no_compression(
     monkeypatch.setattr(fetchlog, "compress_file", slowly)
     add(log, *range(30))
     log.flush()
-    while not began.wait(0.01):  # the look that the open log began with may not be over
-        log.tidy()
+
+    def has_begun() -> bool:
+        log.tidy()  # the look that the open log began with may not have been over at the flush
+        return began.is_set()
+
+    until(has_begun)
     log.close()
     assert ended.is_set()
     [closed] = closed_files(log.folder)
