@@ -1,4 +1,4 @@
-"""Pages per second: plain Scrapy and the suite, on the same in-vitro web, one after the other.
+"""Pages per second, and CPU a page: plain Scrapy and the suite, on the same in-vitro web, by turns.
 
     python benchmarks/crawl_speed.py            # full size: some minutes
     python benchmarks/crawl_speed.py --small    # for CI: does it run at all
@@ -31,6 +31,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="a few hundred pages")
     parser.add_argument("--rounds", type=int, default=3, help="rounds of each (3)")
+    parser.add_argument("--only", default="", metavar="WORDS", help="crawls whose names have WORDS")
     options = parser.parse_args()
     hosts = 100 if options.small else 2000
     rounds = 1 if options.small else options.rounds
@@ -53,20 +54,29 @@ def main() -> None:
             "suite, BroadSpider": {"spider": "bulk", "settings": {**suite, **fast}, **common},
             "plain Scrapy, ordinary spider": {
                 "spider": "items", "settings": {"DNS_RESOLVER": "peers.TableResolver", **slow},
-                **common},
-            "suite, the same spider": {"spider": "items", "settings": {**suite, **slow}, **common},
+                "job": True, **common},
+            "suite, the same spider": {
+                "spider": "items", "settings": {**suite, **slow}, "job": True, **common},
         }  # fmt: skip
+        crawls = {name: crawls[name] for name in crawls if options.only in name}
         rates: dict[str, list[float]] = {name: [] for name in crawls}
-        for _ in range(rounds):
+        costs: dict[str, list[float]] = {name: [] for name in crawls}
+        for number in range(rounds):
             for name, crawl in crawls.items():
+                if crawl.get("job"):
+                    crawl["settings"]["JOBDIR"] = str(Path(folder) / f"{name} {number}")
                 report = measure(crawl)
                 rates[name].append(report["rate"])
+                costs[name].append(report["cpu"] / report["pages"] * 1e6)
                 print(
                     f"{name:32} {report['pages']:7,} pages {report['seconds']:7.1f} s "
-                    f"{report['rate']:8,.0f} pages/s {report['rss'] >> 20:5} MB", flush=True,
+                    f"{report['rate']:8,.0f} pages/s {costs[name][-1]:8,.0f} µs of CPU a page "
+                    f"{report['rss'] >> 20:5} MB", flush=True,
                 )  # fmt: skip
-    plain, broad, ordinary, same = (median(each) for each in rates.values())
-    print(f"broad: {broad / plain:.1f} times plain Scrapy; spider: {same / ordinary:.2f} times")
+    for name in crawls:
+        print(
+            f"{name:32} {median(rates[name]):8,.0f} pages/s {median(costs[name]):8,.0f} µs a page"
+        )
 
 
 if __name__ == "__main__":

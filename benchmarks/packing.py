@@ -37,7 +37,7 @@ from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-STEPS = ("wire", "fetched", "settled", "let go", "pulse")
+STEPS = ("fetched", "settled", "let go", "pulse")
 _BEAT = 0.005
 
 
@@ -63,14 +63,12 @@ class Clocks:
     def _watch(self) -> None:
         from scrapy_spider_suite.crawl.queue.commit import Commit
         from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
-        from scrapy_spider_suite.fetch import http1
         from scrapy_spider_suite.packs import PackWriter
 
         for step, owner, name in [
-            ("wire", http1, "_wire_copy"), ("fetched", PagePacks, "fetched"),
-            ("settled", PagePacks, "settled"), ("let go", PagePacks, "_settle_written"),
-            ("pulse", PagePacks, "pulse"), ("commit", Commit, "_commit"),
-            ("writer", PackWriter, "_run"),
+            ("fetched", PagePacks, "fetched"), ("settled", PagePacks, "settled"),
+            ("let go", PagePacks, "_settle_written"), ("pulse", PagePacks, "pulse"),
+            ("commit", Commit, "_commit"), ("writer", PackWriter, "_run"),
         ]:  # fmt: skip
             setattr(owner, name, self._timed(step, getattr(owner, name)))
 

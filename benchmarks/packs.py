@@ -3,15 +3,16 @@
     python benchmarks/packs.py [--small] [--pages FOLDER]
 
 The pages of each folder directly below FOLDER are a site of its own; without FOLDER, made-up ones
-of 6 kB are packed. Each page has a head as a server sends it, a request, and its links. CPU time:
+of 6 kB are packed. Each page has a head as a server sends it, a request, its links, and a digest,
+which the fetch log has made. CPU time:
 
 - *records*: what it takes to make those of a page (three, with their digests); with the head as it
-  came, and with one that has to be adjusted. In a crawl the writer's thread does it: what is left
-  to that of the crawl, `packing.py` has;
-- *packing*: all that the process does until the page is on disk, records and index included;
-- *reading*: every page in a row with its body; and by URL, at random, body decompressed.
+  came, and with one that has to be adjusted;
+- *in*: of the thread that hands a page in; *out*: of the writer's thread, until the page is on
+  disk, records and index included. What is left to the thread of a crawl, `packing.py` has;
+- *pass*: every page in a row with its body; and by URL, at random, body decompressed.
 
-``python-lzo`` is measured where it is installed. The last lines are of an index alone.
+Each LZO compressor is measured that is here. The last lines are of an index alone.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ import argparse
 import random
 import statistics
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from pathlib import Path
+from typing import Any
 
 from extract import made_up_page
 from links import real_pages
@@ -41,17 +45,18 @@ from scrapy_spider_suite.packs import (
     make_records,
     merge_indexes,
     open_packs,
+    sha1_digest,
 )
 from scrapy_spider_suite.packs.cdxj import line_key
 from scrapy_spider_suite.packs.containers import (
+    LZO,
     Container,
     GzipContainer,
-    Lzallright,
     LzopContainer,
-    PythonLzo,
     ZstdContainer,
 )
 from scrapy_spider_suite.packs.folder_index import index_runs, mergeable
+from scrapy_spider_suite.packs.warc import format_capture, record_ids
 from scrapy_spider_suite.urls.extract import PageContext, extract
 
 HEAD = """HTTP/1.1 200 OK
@@ -96,6 +101,7 @@ def fetches(pages: list[tuple[str, bytes]], form: BodyForm) -> Iterator[Capture]
             request=lines(REQUEST.format(f"/{path}", host)),
             address="192.0.2.1",
             protocols=("http/1.1",),
+            digest=sha1_digest(body),
             via=f"http://{host}/",
             hops="LL",
             links=links,
@@ -104,11 +110,11 @@ def fetches(pages: list[tuple[str, bytes]], form: BodyForm) -> Iterator[Capture]
 
 def containers() -> Iterator[tuple[str, str, Container]]:
     """The formats: what they are called here, their name, and how they are written."""
-    for name, library in {"lzallright": Lzallright, "python-lzo": PythonLzo}.items():
+    for kind in LZO:
         try:
-            yield f"lzo, {name}", "lzo", LzopContainer(library())
-        except Exception as error:
-            print(f"lzo, {name}: not measured: {error}")
+            yield f"lzo, {kind.name}", "lzo", LzopContainer(kind())
+        except (ImportError, OSError) as error:
+            print(f"lzo, {kind.name}: not measured: {error}")
     yield "zst", "zst", ZstdContainer()
     yield "gz", "gz", GzipContainer()
 
@@ -122,7 +128,8 @@ def timed(run: Callable[[], object], clock: Callable[[], float]) -> float:
 
 def show_records(name: str, pages: list[Capture]) -> None:
     """Print what it takes to make the records of a page."""
-    costs = [timed(lambda page=page: make_records(page), time.thread_time) for page in pages]
+    ids = record_ids(256)
+    costs = [timed(lambda page=page: format_capture(page, ids), time.thread_time) for page in pages]
     mean, median = statistics.fmean(costs), statistics.median(costs)
     print(f"records, {name:27} {mean * 1e6:6.1f} µs a page, median {median * 1e6:.1f}")
 
@@ -136,13 +143,20 @@ def measure(name: str, form: str, container: Container, pages: list[Capture]) ->
         )
         size = sum(len(record.to_bytes()) for page in pages for record in make_records(page))
         writer = PackWriter(plan, container=container)
+        writer.recovery.result()
+        [thread] = [each for each in threading.enumerate() if each.name == "packs"]
+        clock = time.pthread_getcpuclockid(thread.ident or 0)
+        before = time.clock_gettime(clock)
+        waiters = [(page, Future[Any]()) for page in pages]
 
-        def write() -> None:
-            for page in pages:
-                writer.append(make_records(page))
-            writer.close()
+        def hand_in() -> None:
+            for page, waiter in waiters:
+                writer.append_captures([page], waiter)
 
-        packing = timed(write, time.process_time) / len(pages)
+        into = timed(hand_in, time.thread_time) / len(pages)
+        writer.flush().result()
+        out = (time.clock_gettime(clock) - before) / len(pages)
+        writer.close()
         packed = sum(path.stat().st_size for path in folder.glob(f"*.{form}"))
         packs = open_packs(folder)
         reading = timed(lambda: [page.body for page in packs], time.process_time) / len(pages)
@@ -157,7 +171,7 @@ def measure(name: str, form: str, container: Container, pages: list[Capture]) ->
         found.sort()
         median, most = (found[len(found) * part // 100] * 1e6 for part in (50, 99))
         print(
-            f"{name:18} {packing * 1e6:7.1f} µs {1 / packing:7,.0f} pages/s  ratio "
+            f"{name:18} in {into * 1e6:4.1f} µs  out {out * 1e6:7.1f} µs  ratio "
             f"{packed / size:.3f}  pass {reading * 1e6:6.1f} µs  by URL {median:5.0f} µs, "
             f"99 %: {most:.0f}"
         )

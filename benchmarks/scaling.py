@@ -1,7 +1,8 @@
 """How a crawl grows with its agents, for real: 1 and 2 processes on this machine.
 
     python benchmarks/scaling.py            # some 12 minutes
-    python benchmarks/scaling.py --small    # for CI: does it run at all
+    python benchmarks/scaling.py --up       # by `scrapy cluster up`: 15 minutes
+    python benchmarks/scaling.py --small    # for CI: does it run at all; with --up, too
 
 `agents.py` is the same in virtual time, for up to 8. Two loads, both bound by waiting, so that no
 agent should need more than 40 % of a core. *hosts*: two agents have a web of twice as many hosts,
@@ -10,15 +11,23 @@ each agent has 16 transfers at a time, of 0.16 s: so fast is an agent. All are g
 rate is that between the first tenth of the pages and the sixth, by the server's log; *linear* is
 the rate by agent over that of one agent (E12 reports 0.94 for one to three). Exit code 1 if a page
 was fetched twice or not at all, or a request came too early.
+
+With `--up` the agents have a Redis of their own, and there is a third load, *cores*: nothing is
+waited for, so that each agent needs a core. Here the web has its part of the cores, so the clock
+says little. But *CPU a page* is that of all processes of the crawl: on cores of their own two
+agents are as many times as fast as one as the last figure says.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
 import sys
 import tempfile
 import time
 from bisect import bisect_left
+from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -26,14 +35,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.chaos import CRAWL, name_of
+from support.command_line import process_of
 from support.fleet import Fleet
 from support.polite_crawls import Size, pages_of
-from support.redis_servers import RedisServer
-from support.verdict import verdict_of
+from support.projects import Project, environment
+from support.redis_servers import RedisServer, binary
+from support.verdict import REFUSED, url_of, verdict_of
 
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess
 
 FROM, TO = 0.1, 0.6
+TICKS = os.sysconf("SC_CLK_TCK")
 Samples = dict[str, list[tuple[float, float]]]
 
 
@@ -59,10 +71,12 @@ class Load:
 FULL = (
     Load("hosts", Size(320, 160, 25, 4.0, 0.4), 256, 0.1, True),
     Load("seats", Size(1_600, 800, 13, 4.0, 0.4), 16, 0.16, False),
+    Load("cores", Size(800, 400, 50, 0.0, 0.0), 32, 0.0, False),
 )
 SMALL = (
     Load("hosts", Size(20, 10, 8, 0.5, 0.05), 64, 0.02, True),
     Load("seats", Size(60, 30, 4, 0.5, 0.05), 4, 0.1, False),
+    Load("cores", Size(40, 20, 10, 0.0, 0.0), 32, 0.0, False),
 )
 
 
@@ -97,12 +111,61 @@ class Run:
             yield (last[1] - first[1]) / max(last[0] - first[0], 0.1)
 
 
+def web_of(load: Load, agents: int, folder: Path) -> tuple[Size, FakeWebProcess]:
+    """The web of *load* for so many agents, which is to be started."""
+    size = load.of(agents)
+    return size, FakeWebProcess(size.web(
+        folder / "arrivals", redirects=0.0, overrides={}, latency=load.latency,
+        jitter=load.latency / 2,
+    ))  # fmt: skip
+
+
+def processes_of(parent: int) -> Iterator[tuple[int, float]]:
+    """The process *parent* and those below it, each with the seconds of CPU that it has used."""
+    try:
+        fields = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+    except OSError:
+        return
+    yield parent, (int(fields[11]) + int(fields[12])) / TICKS
+    for child in children:
+        yield from processes_of(int(child))
+
+
+def crawl_up(load: Load, agents: int, folder: Path) -> Run:
+    """Crawl the web of *load* by `scrapy cluster up`, with a Redis of its own."""
+    size, web = web_of(load, agents, folder)
+    samples: Samples = {}
+    with web:
+        given = size.settings(web.ready) | {
+            "CONCURRENT_REQUESTS": load.seats, "SUITE_SEEDS": [str(web.config.seeds_file)],
+            "SUITE_IP_CONCURRENCY": 1 if size.ip_delay else 0,
+        }  # fmt: skip
+        given.pop("ADDONS")
+        project = Project(folder / "project", **given)
+        path = os.pathsep.join([str(Path(binary()).parent), os.environ["PATH"]])
+        up = subprocess.Popen(
+            [*process_of("cluster"), "up", str(agents), "bulk"], cwd=project.folder,
+            env=environment() | {"PATH": path}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+        )  # fmt: skip
+        while up.poll() is None:
+            for process, cpu in processes_of(up.pid):
+                samples.setdefault(str(process), []).append((time.time(), cpu))
+            time.sleep(0.2)
+        web.stop()
+        arrivals = web.arrivals()
+    said = up.communicate()[1].decode()
+    pages = [page for page in pages_of(arrivals) if page.status not in REFUSED]
+    wanted = Counter(dict.fromkeys(web.web.reachable(obey_robots=True), 1))
+    broken = [] if up.returncode == 0 else [f"exit code {up.returncode}: {said[-300:]}"]
+    if Counter(url_of(web.web, page) for page in pages) != wanted:
+        broken.append("not each page once")
+    return Run(arrivals, samples, [*broken, *size.too_early(arrivals)[:5]], {})
+
+
 def crawl(load: Load, agents: int, folder: Path) -> Run:
     """Crawl the web of *load* by so many agents."""
-    size, log = load.of(agents), folder / "arrivals"
-    web = FakeWebProcess(
-        size.web(log, redirects=0.0, overrides={}, latency=load.latency, jitter=load.latency / 2)
-    )
+    size, web = web_of(load, agents, folder)
     with web, RedisServer(folder / "redis", tcp=True) as redis:
         settings = {
             **size.settings(web.ready), "CONCURRENT_REQUESTS": load.seats,
@@ -137,25 +200,28 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--small", action="store_true", help="some hundred pages")
     parser.add_argument("--only", help="the load of that name")
+    parser.add_argument("--up", action="store_true", help="by `scrapy cluster up`")
     options = parser.parse_args()
     broken = False
     for load in SMALL if options.small else FULL:
-        if options.only not in (None, load.name):
+        if options.only not in (None, load.name) or (load.name == "cores" and not options.up):
             continue
-        one = 0.0
+        one = least = 0.0
         for agents in (1, 2):
             with tempfile.TemporaryDirectory() as folder:
-                run = crawl(load, agents, Path(folder))
+                run = (crawl_up if options.up else crawl)(load, agents, Path(folder))
             pages, rate = len(pages_of(run.arrivals)), run.rate()
-            one = one or rate
-            cores = ", ".join(f"{each:.0%}" for each in run.cores())
+            used = sum(run.cores()) / rate
+            one, least = one or rate, least or used
+            cores = ", ".join(f"{each:.0%}" for each in run.cores() if each >= 0.005)
             exchanged = ", ".join(
                 f"{name} {value / pages:.3f}" for name, value in sorted(run.mail.items()) if value
             )
             print(
                 f"{load.name}: {agents} agents: {pages:,} pages, {rate:7.1f} pages/s, linear "
-                f"{rate / one / agents:.3f}; {cores} of a core; by page: {exchanged or 'nothing'}",
-                flush=True,
+                f"{rate / one / agents:.3f}; {cores} of a core; by page: {exchanged or 'nothing'}; "
+                f"CPU a page {used * 1e6:,.0f} µs, on cores of their own "
+                f"{agents * least / used:.2f} times as fast as one", flush=True,
             )
             print("\n".join(run.broken), end="\n" if run.broken else "", flush=True)
             broken = broken or bool(run.broken)

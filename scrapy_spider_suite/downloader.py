@@ -28,7 +28,7 @@ from twisted.internet.defer import Deferred, inlineCallbacks
 from scrapy_spider_suite.crawl.assembly import CrawlParts, open_crawl
 from scrapy_spider_suite.crawl.context import STARTING, Crawl
 from scrapy_spider_suite.crawl.empty_runs import OtherSchedulerRun
-from scrapy_spider_suite.crawl.gate import AddressComparison, observed
+from scrapy_spider_suite.crawl.gate import AddressComparison, end_exchange
 from scrapy_spider_suite.crawl.preparation import warn_of_private_address
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import (
@@ -43,6 +43,7 @@ from scrapy_spider_suite.crawl.requests import (
 from scrapy_spider_suite.errors import PrivateAddressError, ResolveError
 from scrapy_spider_suite.exceptions import PrivateAddressRefused
 from scrapy_spider_suite.fetch.address_rules import pacing_key as address_key
+from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.fetch.http_messages import ADDRESS, DEPARTURE, KEEP_ALIVE
 from scrapy_spider_suite.frontier.outcomes import event_of_status
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, departure
@@ -90,7 +91,7 @@ class PoliteDownloader(Downloader):
         Scrapy's scheduler is empty whenever its engine has room; ours holds requests that wait for
         their hosts: an endless ``start()`` would fill it without a bound.
         """
-        if 0 < self.total_concurrency <= len(self.active):  # 0: no limit
+        if 0 < self.total_concurrency <= len(self.active) + self.crawl.flying:  # 0: no limit
             return True
         crawl, seeds = self.crawl, self.crawl.seeds
         if seeds.start is None or asyncio.current_task() is not seeds.start:
@@ -120,8 +121,11 @@ class PoliteDownloader(Downloader):
                 self.middleware.download_async(self._enqueue_request, request)
             )
             if lease is not None:
+                self.parts.redirects.refuse_redirect(request, lease, result)
                 self.parts.revisits.answered(request, lease, result)
-                if self.parts.duplicates.compare(lease, result):
+                if isinstance(result, Response) and self.parts.duplicates.compare(
+                    lease, Exchange.of_handler(result.url, request.method, result)
+                ):
                     yield deferred_from_coro(self.parts.duplicates.look_up(lease))
             return result
         except BaseException as raised:
@@ -136,6 +140,8 @@ class PoliteDownloader(Downloader):
                 self.parts.visits.fetched(lease, result, error)
             else:
                 self.parts.visits.end_outside(request, result, error)
+            if self.parts.loop is not None:
+                self.parts.loop.schedule()  # there is a place again
 
     async def _enqueue_request(self, request: Request) -> Response:
         send = self._send if urlparse_cached(request).scheme in _WIRED else self._read
@@ -196,7 +202,8 @@ class PoliteDownloader(Downloader):
             await self.parts.revisits.prepare(lease)
 
         def may() -> None:
-            crawl.policy_file.refuse_excluded(request, request.meta.get(ADDRESS, ""))
+            url, address = request.url, request.meta.get(ADDRESS, "")
+            crawl.policy_file.refuse_excluded(hostname(request), url, address)
 
         if lease is not None and lease.visit is not None:
             host, address = lease.visit.host, lease.visit.address
@@ -211,7 +218,8 @@ class PoliteDownloader(Downloader):
             return await self._transfer(request, slot, host, address, lease)
         crawl.outside.waiting += 1
         try:
-            crawl.policy_file.refuse_excluded(request)  # before anyone is asked where it lives
+            # Before anyone is asked where it lives.
+            crawl.policy_file.refuse_excluded(hostname(request), request.url)
             host, address = await self._book(request)
             await self.parts.wire.queue(host, address, may)
         finally:
@@ -265,11 +273,13 @@ class PoliteDownloader(Downloader):
         crawl = self.crawl
         if crawl.stopping:
             raise StoppedError("the crawl is being stopped")
-        crawl.policy_file.refuse_excluded(request, request.meta.get(ADDRESS, ""))
+        numeric = request.meta.get(ADDRESS, "")
+        crawl.policy_file.refuse_excluded(hostname(request), request.url, numeric)
         if crawl.agent is not None:
-            crawl.agent.refuse_fetch(request, lease, max(host.gap(), address.delay))
+            delay = max(host.gap(), address.delay)
+            crawl.agent.refuse_fetch(hostname(request), request.url, lease, delay)
         if lease is not None:
-            crawl.filters.refuse_fetch(request, lease.entry, request.meta.get(ADDRESS, ""))
+            crawl.filters.refuse_fetch(request.url, lease.entry, numeric)
         visit = None if lease is None else lease.visit
         workbench, sharing = crawl.frontier.workbench, crawl.rates
         taken = () if sharing is None else sharing.begin(host, address)
@@ -281,27 +291,29 @@ class PoliteDownloader(Downloader):
         leaves = departure(host, address, partial(self.wake, host.key, address.key))
         if leaves is not None:
             request.meta[DEPARTURE] = leaves
-        response: Response | None = None
-        caps = self.parts.visits.caps
+        response, failure = None, None
+        caps, began = self.parts.visits.caps, time.time()
         try:
             revisits = self.parts.revisits
             with caps.bounded(request, lease), revisits.conditional(request, lease):
                 transfer = self._fetched(request, slot)
                 if sharing is not None:
                     transfer = sharing.bounded(transfer)
-                response = await observed(self.crawler, request, lease, transfer)
+                response = await transfer
             if visit is None:
                 self.parts.visits.heard_outside(host, response)
             return response
-        except Exception as error:
-            if visit is None:
+        except BaseException as error:
+            failure = error
+            if visit is None and isinstance(error, Exception):
                 self.parts.visits.failed_outside(host, error)
             raise
         finally:
+            exchange = end_exchange(self.crawler, request, lease, response, failure, began)
             if leaves is not None:
                 leaves.release()
                 request.meta.pop(DEPARTURE, None)
-            caps.received(request, lease, response)
+            caps.received(exchange, lease)
             if waited:
                 self.active.discard(request)
             if self._autothrottle:

@@ -109,3 +109,7 @@ class TooManyHops(RedirectRefused):
 
 class RedirectLoop(RedirectRefused):
     """The page redirected to itself, was fetched once more, and did it again."""
+
+
+class PageRedirected(IgnoreRequest):
+    """The answer leads elsewhere; that URL has its own place in the frontier."""

@@ -57,8 +57,8 @@ _BOTH = (
     ),
     # The last to see the output of a page: ties the page to its new requests.
     Component(_SPIDER, f"{_OURS}.spidermiddlewares.pages.PageParentMiddleware", order=1),
-    # Before links are followed: an unwanted page goes no further.
-    Component(_SPIDER, f"{_OURS}.spidermiddlewares.pages.PageFilterMiddleware", order=940),
+    # Nearest to the spider: only what the others let through is filtered and followed.
+    Component(_SPIDER, f"{_OURS}.spidermiddlewares.pages.PageMiddleware", order=940),
     # Scrapy's own is a pickle, which runs any code in it.
     Component(
         _EXTENSION, f"{_OURS}.extensions.persistence.SpiderState",
@@ -86,11 +86,7 @@ BY_SETTING = {
 }
 """The components that a setting of the suite switches on, by the name of its field."""
 COMPONENTS: dict[Profile, tuple[Component, ...]] = {
-    "spider": (
-        *_BOTH,
-        # At the place of FollowMiddleware in the broad profile.
-        Component(_SPIDER, f"{_OURS}.spidermiddlewares.pages.LinkCountMiddleware", order=950),
-    ),
+    "spider": _BOTH,
     "broad": (
         *_BOTH,
         # Scrapy's jar grows with the hosts seen; this one is bounded.
@@ -98,16 +94,8 @@ COMPONENTS: dict[Profile, tuple[Component, ...]] = {
             _DOWNLOADER, f"{_OURS}.downloadermiddlewares.cookies.HostCookiesMiddleware",
             replaces=f"{_SCRAPYS}.cookies.CookiesMiddleware",
         ),
-        # Nearer to the downloader than Scrapy's (600): sees a redirect first, and leaves redirects
-        # of requests that the spider made to Scrapy's.
-        Component(
-            _DOWNLOADER, f"{_OURS}.downloadermiddlewares.redirect.LinkRedirectMiddleware",
-            order=610,
-        ),
         # Before Scrapy's LogStats (0), whose first line it leaves out, too.
         Component(_EXTENSION, f"{_OURS}.extensions.progress.ProgressLine", order=-1),
-        # Nearest to the spider: only links that the others let through are followed.
-        Component(_SPIDER, f"{_OURS}.spidermiddlewares.pages.FollowMiddleware", order=950),
     ),
 }  # fmt: skip
 """The middlewares and extensions of each profile."""

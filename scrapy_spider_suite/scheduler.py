@@ -29,6 +29,8 @@ from scrapy_spider_suite.crawl.assembly import CrawlParts, open_crawl
 from scrapy_spider_suite.crawl.context import Crawl, stays_open, write_changes
 from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
 from scrapy_spider_suite.crawl.empty_runs import EmptyRun
+from scrapy_spider_suite.crawl.fetch_loop import FetchLoop
+from scrapy_spider_suite.crawl.loop_plan import LoopPlan, reason_for_engine
 from scrapy_spider_suite.crawl.maintenance import Maintenance
 from scrapy_spider_suite.crawl.preparation import HostPreparation
 from scrapy_spider_suite.crawl.queue.leases import Lease
@@ -58,6 +60,8 @@ logger = logging.getLogger(__name__)
 
 _SCRAPY_DUPEFILTER = "scrapy.dupefilters.RFPDupeFilter"
 _SUITE_DUPEFILTERS = "scrapy_spider_suite.dupefilter."
+_UNDER_WAY = Request("about:blank")
+"""Stands for all fetches of the fetch loop in the engine's set of requests in progress."""
 # Plain integers: operators of flags are Python code.
 _START_FLAG, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 
@@ -89,12 +93,13 @@ class Duplicates:
         if self._dupefilter is not None:
             await maybe_deferred_to_future(self._dupefilter.close(reason) or succeed(None))
 
-    def filters(self, request: Request, entry: Entry, crawl: Crawl) -> bool:
-        """Whether *request*, with its *entry*, is a duplicate; counts it."""
+    def filters(self, request: Request | None, entry: Entry, crawl: Crawl) -> bool:
+        """Whether *entry*, of *request* if it has one, is a duplicate; counts it."""
         again = entry.flags & _START_FLAG and crawl.job is not None and crawl.job.resumed
-        if request.dont_filter and not again:
+        if entry.flags & _DONT_FILTER and not again:
             return False
         if self._dupefilter is not None:
+            request = request or crawl.translator.request(entry)
             if not self._dupefilter.request_seen(request):
                 entry.flags |= _DONT_FILTER
                 return False
@@ -108,7 +113,7 @@ class Duplicates:
         if crawl.frontier.admission.retry_failed.due(entry.identity, wall):
             return False
         if self._log:
-            logger.debug("Filtered duplicate request: %s", request)
+            logger.debug("Filtered duplicate request: %s", request or entry.url)
         self._crawler.stats.inc_value("dupefilter/filtered")
         return True
 
@@ -175,12 +180,26 @@ class FrontierScheduler(BaseScheduler):
         self._outgoing = RequestSource(parts, self, self._maintenance)
         self._seeding = CrawlSeeds(crawl, self.enqueue_request)
         self._add_pushed_seeds()
+        # After whoever connects to signals as the spider opens.
+        crawler.signals.connect(self._choose_way, signals.spider_opened)
         if self.gate is None:
-            ForeignDownloader(crawl, visits, engine.downloader)
+            ForeignDownloader(crawl, visits, parts.redirects, engine.downloader)
         self._faults = PageFaults(crawl, self.pause_until_writable)
         crawler.signals.connect(self._idle, signals.spider_idle)
         others: Partners = [each for each in (self._limits, self._agent) if each]
         return deferred_from_coro(self._begin_among(others)) if others else self._begin()
+
+    def _choose_way(self) -> None:
+        parts, crawl = self._parts, self.crawl
+        reason = reason_for_engine(parts, self._engine)
+        crawl.path = f"engine path: {reason}" if reason else "fetch loop"
+        if crawl.settings.broad:
+            logger.info("Rows of the frontier take this way: %s", crawl.path)
+        if not reason and not self._closed:
+            plan = LoopPlan(parts, self._engine)
+            parts.loop = FetchLoop(parts, self, self._engine, self._outgoing, plan)
+            self._outgoing.loop = parts.loop
+            parts.loop.schedule()
 
     def _join(self, crawl: Crawl) -> None:
         """Make this process one of several. Raises `SettingsError`."""
@@ -230,6 +249,8 @@ class FrontierScheduler(BaseScheduler):
         self._closed = self.crawl.stopping = True
         self._seeding.stop()
         self._outgoing.stop()
+        if self._parts.loop is not None:
+            self._parts.loop.stop()
         self._empty_run.explain(reason)
         return deferred_from_coro(self._close(reason))
 
@@ -291,6 +312,13 @@ class FrontierScheduler(BaseScheduler):
             self._parts.trusted.add(hostname(request))
         entry = crawl.translator.entry(request)
         entry.seed_note = mark
+        return self.enqueue_entry(entry, lease, request)
+
+    def enqueue_entry(
+        self, entry: Entry, lease: Lease | None, request: Request | None = None
+    ) -> bool:
+        """Make *entry*, which came from the page of *lease*, pending; see `enqueue_request`."""
+        crawl, mark = self.crawl, entry.seed_note
         if lease is not None and entry.hops > lease.entry.hops:
             crawl.frontier.traps.learn_redirect(lease.entry, entry.url)
         if self._duplicates.filters(request, entry, crawl):
@@ -301,9 +329,9 @@ class FrontierScheduler(BaseScheduler):
                     given = not crawl.seeds.pushed
                     crawl.frontier.admission.schedule([entry], crawl.now(), given=given)
             return False
-        if not crawl.filters.admits(request, entry, lease):
+        if not crawl.filters.admits(entry, lease):
             return False
-        if entry.volatile and not self._may_be_volatile(request, entry, lease):
+        if entry.volatile and not self._may_be_volatile(entry, lease):
             return False
         crawl.frontier.admission.adopt(lease, [entry], crawl.now(), given=not crawl.seeds.pushed)
         place = "memory" if entry.volatile or not crawl.store.durable else "disk"
@@ -320,14 +348,14 @@ class FrontierScheduler(BaseScheduler):
         # Without the gate nobody knows what runs in an errback.
         return self.gate is not None or bool(request.meta.get("is_start_request"))
 
-    def _may_be_volatile(self, request: Request, entry: Entry, lease: Lease | None) -> bool:
+    def _may_be_volatile(self, entry: Entry, lease: Lease | None) -> bool:
         crawl = self.crawl
         if entry.flags & _START_FLAG:
             crawl.seeds.volatile = True
         if not crawl.settings.require_durable:
             return True
         logger.error(
-            "%s cannot be stored, and SUITE_REQUIRE_DURABLE is set: the crawl stops", request
+            "%s cannot be stored, and SUITE_REQUIRE_DURABLE is set: the crawl stops", entry.payload
         )
         if lease is not None:
             lease.faults.add(Event.INTERRUPTED)
@@ -345,17 +373,34 @@ class FrontierScheduler(BaseScheduler):
     # Waking the engine
 
     def wake(self) -> None:
-        """Have the engine ask for requests, once it has opened everything."""
+        """Have whoever fetches ask for more, once the engine has opened everything."""
+        if self._parts.loop is not None:
+            self._parts.loop.schedule()
+        self.wake_engine()
+
+    def wake_engine(self) -> None:
         if not self._closed and self._engine.scraper.slot is not None:
             self._slot.nextcall.schedule()
+
+    def hold_open(self) -> None:
+        self._slot.add_request(_UNDER_WAY)
+
+    def let_close(self) -> None:
+        self._slot.remove_request(_UNDER_WAY)
+        self.wake()  # it may be idle now
 
     # What becomes of a request
 
     def _settled(self, request: Request) -> None:
+        lease = self.crawl.leases.pop(request, None)
+        if lease is not None:
+            self.settle(lease)
+            if self._parts.loop is not None:
+                self._parts.loop.schedule()  # it may have waited for the place
+
+    def settle(self, lease: Lease) -> None:
+        """Nothing more will come of *lease*: store and commit it."""
         crawl = self.crawl
-        lease = crawl.leases.pop(request, None)
-        if lease is None:
-            return
         if crawl.stopping and self._maintenance.cut:
             lease.faults.add(Event.INTERRUPTED)
         with condemn_on_damage(crawl.store):
@@ -437,9 +482,10 @@ class FrontierScheduler(BaseScheduler):
         return sorted(self._pauses)
 
     @property
-    def under_way(self) -> Collection[Request]:
+    def under_way(self) -> Collection[object]:
         active: Collection[Request] = self._engine.downloader.active
-        return active
+        loop = self._parts.loop
+        return active if loop is None else (*active, *loop.flying)
 
     @property
     def gate(self) -> PoliteDownloader | None:

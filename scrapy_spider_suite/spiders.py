@@ -9,6 +9,7 @@ from scrapy import Spider
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 
+from scrapy_spider_suite.crawl.page_stages import default_hook
 from scrapy_spider_suite.crawl.preparation import find_contact
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.refusal import refuse, refuse_crawl
@@ -88,17 +89,21 @@ class BroadSpider(Spider):
         for each in nothing:  # makes this a generator, as Scrapy expects
             yield each
 
+    @default_hook
     def parse(self, response: Response, **kwargs: Any) -> Any:
         """Scrapy's default callback; the links of the page are queued by then."""
         return self.parse_page(response)
 
+    @default_hook
     def parse_page(self, response: Response) -> Iterable[Any] | AsyncIterator[Any] | None:
         """Make items or further requests of a page. Does nothing unless overridden."""
 
+    @default_hook
     def choose_links(self, response: Response, links: list[str]) -> Iterable[str]:
         """Return the *links* (normal forms, in scope) that are to be followed."""
         return links
 
+    @default_hook
     def link_priority(self, response: Response, url: str) -> int:
         """Return the priority of a link; higher goes first among the URLs of its host."""
         return 0

@@ -36,7 +36,7 @@ dupefilter downloader
 downloadermiddlewares pipelines
 extensions
 scheduler
-spiders
+spiders linkextractors
 spidermiddlewares
 commands
 profiles

@@ -13,7 +13,6 @@ from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
-from scrapy import Request
 from scrapy.utils.defer import deferred_from_coro
 
 from scrapy_spider_suite.cluster.agreement import AgentPhase
@@ -26,7 +25,6 @@ from scrapy_spider_suite.cluster.mode import ClusterMode, ServiceFactory
 from scrapy_spider_suite.cluster.redis_server import require_redis
 from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.context import make_durable, stays_open
-from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.errors import SettingsError, SuiteError
 from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.runtime.refusal import refuse, running_command
@@ -202,8 +200,10 @@ class Agent:
         logger.info("%s for other agents: the crawl goes on", waiting)
         scheduler.unpause(OUTBOX_FULL)
 
-    def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
-        """Raise `HostExcluded` if *request*, and *delay* seconds after it, may not run here now."""
+    def refuse_fetch(self, host: str, url: str, lease: Lease | None, delay: float) -> None:
+        """Raise `HostExcluded` if a request for *url*, and *delay* seconds after it, may not run
+        here now.
+        """
         until = time.time() + _SOON
         if self._mode is None or not self._mode.may_fetch(delay):
             raise HostExcluded("the lease of this agent has run out", until)
@@ -212,7 +212,7 @@ class Agent:
         else:
             elsewhere = (
                 self.crawl.settings.rate_ledger is None
-                and self.ownership.is_held_elsewhere(hostname(request), request.url)
+                and self.ownership.is_held_elsewhere(host, url)
             )
         if elsewhere:
             raise HostExcluded(

@@ -7,6 +7,7 @@ to owners; all agents compute the same table from the same members.
 from __future__ import annotations
 
 import operator
+import re
 from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from pkgutil import resolve_name
@@ -20,7 +21,7 @@ import xxhash
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.entries import UNITS, slot_of
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.urls.hosts import node_of, terminal_of
+from scrapy_spider_suite.urls.hosts import node_of, terminal_of, thread_of
 
 SETTING: Final = "SUITE_ASSIGNMENT"
 LIGHTEST: Final = 0.1
@@ -104,27 +105,46 @@ class UrlSum:
         return total if total < UNITS else total % _FOLDED
 
     def table(self, members: Sequence[Member]) -> Owners:
-        return _remainders("url-sum", members)
+        _refuse_weights("url-sum", members)
+        return (np.arange(UNITS) % len(members)).astype(np.uint16)
+
+
+_MACHINES: Final = 240  # a multiple of each number up to 6, and of 8, 10, 12, 15, 16, 20, 24, …
+_PROCESSES: Final = 192  # a multiple of 1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64
+_PROCESS: Final = re.compile(r"_[0-9]+$")
 
 
 class HostParity:
-    """`Assignment` of hosts: the sum of every other character (Tarantula, equation 1)."""
+    """`Assignment` of hosts to machines and to processes on them (Tarantula §5.1).
+
+    The sum of every other character, modulo the machines, is the machine (equation 1); that of the
+    others, modulo its processes, the process (equation 2). Members whose names differ in a number
+    at the end alone (``w_1``, ``w_2``) are processes of one machine.
+    """
 
     by_host = True
 
     def unit(self, host: str, url: str) -> int:
-        return terminal_of(host, UNITS)
+        return terminal_of(host, _MACHINES) * _PROCESSES + thread_of(host, _PROCESSES)
 
     def table(self, members: Sequence[Member]) -> Owners:
-        return _remainders("host-parity", members)
+        _refuse_weights("host-parity", members)
+        machines: dict[str, list[int]] = {}
+        for number, member in enumerate(members):
+            machines.setdefault(_PROCESS.sub("", member.name), []).append(number)
+        first, second = np.divmod(np.arange(UNITS), _PROCESSES)
+        owners = np.empty(UNITS, np.uint16)
+        for at, processes in enumerate(machines.values()):
+            here = first % len(machines) == at
+            owners[here] = np.array(processes)[second[here] % len(processes)]
+        return owners
 
 
-def _remainders(name: str, members: Sequence[Member]) -> Owners:
+def _refuse_weights(name: str, members: Sequence[Member]) -> None:
     light, heavy = (chosen(members, key=lambda each: each.weight) for chosen in (min, max))
     if light.weight < heavy.weight:
         differ = f"{light.name} has {light.weight:g}, {heavy.name} {heavy.weight:g}"
         raise SettingsError.of(SETTING, name, f"'ring' for agents of different weights ({differ})")
-    return (np.arange(UNITS) % len(members)).astype(np.uint16)
 
 
 POINTS: Final = 4_096  # on the circle, of an agent with weight 1

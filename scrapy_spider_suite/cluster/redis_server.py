@@ -31,6 +31,7 @@ def _read(name: str) -> str:
     return (files(__package__) / "lua" / f"{name}.lua").read_text(encoding="utf-8")
 
 
+DURABLE: Final = "suite:durable"  # in a server that loses nothing when it restarts: see world.lua
 WORLD: Final = _read("world")  # where scripts get the time from; text, so that no caller can set it
 
 

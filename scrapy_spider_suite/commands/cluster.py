@@ -6,14 +6,17 @@ import argparse
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from scrapy.exceptions import UsageError
+
 from scrapy_spider_suite.commands import base
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.operate.verb import Verb
 
 _ABOUT = """\
+-j DIR is the --dir of an `up` that runs and was given no Redis.
 The crawl is that of --crawl, else SUITE_CRAWL_NAME, else the only one in that Redis.
-`scrapy frontier VERB -j redis://...` acts on a crawl: pause, block, add, ...
+`scrapy frontier VERB -j redis://...|DIR` acts on a crawl: pause, block, add, ...
 
 `scrapy cluster VERB --help` has the options of a verb, and examples.
 
@@ -29,14 +32,14 @@ class Command(base.VerbCommand):
     faults = (OSError,)
 
     def syntax(self) -> str:
-        return "VERB [ARGUMENT...] -j redis://HOST/0 [options]"
+        return "VERB [ARGUMENT...] [-j redis://HOST/0|DIR] [options]"
 
     def short_desc(self) -> str:
         return "Start, look at and end the agents of a crawl of scrapy-spider-suite"
 
     def add_common_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
-            "-j", "--redis", dest="jobdir", metavar="URL",
+            "-j", "--redis", dest="jobdir", metavar="URL|DIR",
             help="the Redis of the crawl (default: SUITE_REDIS_URL)",
         )  # fmt: skip
         base.add_crawl(parser)
@@ -59,5 +62,15 @@ class Command(base.VerbCommand):
         return _ABOUT
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
+        from scrapy_spider_suite.cluster.local_redis import LocalRedis
+
         named = None if self.settings is None else self.settings.get("SUITE_REDIS_URL")
-        return opts.jobdir or named or None
+        job = opts.jobdir or named or None
+        redis = None if verb.name == "up" else LocalRedis.find(job)
+        if redis is None:
+            return job
+        if not redis.answers:
+            raise UsageError(
+                f"the crawl in {job} does not run: `scrapy cluster up` starts it", print_help=False
+            )
+        return redis.url

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -45,9 +47,23 @@ def _owner_options(parser: argparse.ArgumentParser) -> None:
 
 
 def _count(text: str) -> int:
+    if text == "auto":
+        return count_cores()
     if text.isascii() and text.isdigit() and 1 <= int(text) <= _AGENTS_MAX:
         return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a number of agents, 1 to {_AGENTS_MAX}")
+    raise argparse.ArgumentTypeError(
+        f"{text!r}: expected a number of agents, 1 to {_AGENTS_MAX}, or auto: one a core"
+    )
+
+
+def count_cores(quota: Path = Path("/sys/fs/cgroup/cpu.max")) -> int:
+    """The cores that this process may use, 1 to 64; *quota* is that of its container."""
+    usable = getattr(os, "sched_getaffinity", None)
+    cores = len(usable(0)) if usable is not None else os.cpu_count() or 1
+    with suppress(OSError, ValueError):  # no such file, or "max": no quota
+        share, period = quota.read_text().split()
+        cores = min(cores, int(share) // int(period))
+    return max(1, min(cores, _AGENTS_MAX))
 
 
 def _argument(text: str) -> str:
@@ -57,7 +73,7 @@ def _argument(text: str) -> str:
 
 
 def _up_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("count", metavar="N", type=_count)
+    parser.add_argument("count", metavar="N|auto", type=_count)
     parser.add_argument("spider", metavar="SPIDER")
     parser.add_argument(
         "-a", dest="arguments", metavar="NAME=VALUE", action="append", default=[],
@@ -112,7 +128,7 @@ def _adopt_options(parser: argparse.ArgumentParser) -> None:
 
 def _up(call: Invocation) -> int:
     kind = call.settings.get("SUITE_CLUSTER") or "peers"
-    if kind == "peers":
+    if kind == "peers" and call.jobdir:
         all_agents.parse_redis(call.jobdir)
     return fleet.run_fleet(call, kind, all_agents.crawl_name(call))
 
@@ -146,16 +162,20 @@ VERBS = (
     ),
     Verb(
         "up", "start N agents of a spider on this machine, and watch them until they end", _up,
-        _up_options, "N SPIDER",
+        _up_options, "N|auto SPIDER",
         about=(
-            "Agent NAME_1 has the job directory DIR/NAME_1 and the log DIR/NAME_1.log. With the\n"
-            "same DIR and NAME the agents continue. On other machines use the same Redis and\n"
-            "--crawl. Settings: those of the project and of -s. Ctrl-C or SIGTERM stops all\n"
-            "agents in order; a second one stops them at once. An agent that ends is not started\n"
-            "again. Where SUITE_AGENT_ADDRESS has a port, the next agents have the next ports.\n"
-            "With SUITE_CLUSTER = lan they are the first agents of SUITE_AGENTS."
+            "auto: an agent a core. Agent NAME_1 has the job directory DIR/NAME_1 and the log\n"
+            "DIR/NAME_1.log. The same line continues the crawl. Settings: those of the project\n"
+            "and of -s. Ctrl-C or SIGTERM stops all agents in order; a second one stops them at\n"
+            "once. Where SUITE_AGENT_ADDRESS has a port, the next agents have the next ports.\n"
+            "Without -j (and SUITE_REDIS_URL) the agents have a Redis of their own in DIR/redis.\n"
+            "Agents that DIR has are started, too, and those that are killed are started again.\n"
+            "With -j an agent that ends is not started again; on other machines use the same\n"
+            "Redis, --crawl and another NAME. With SUITE_CLUSTER = lan they are the first agents\n"
+            "of SUITE_AGENTS."
         ),
         examples=(
+            "up auto news",
             "up 4 news -j redis://10.0.0.1/0 --dir crawls/news",
             "up 2 news -a section=sports --crawl sports -j redis://10.0.0.1/0 --every 60",
         ),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from scrapy.exceptions import UsageError
@@ -29,22 +31,29 @@ class Command(base.VerbCommand):
     def add_common_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
             "-j", "--jobdir", metavar="DIR|URL",
-            help="the job (default: JOBDIR), or redis://HOST/0: all agents of a crawl",
+            help="the job (default: JOBDIR); redis://HOST/0, or DIR of `cluster up`: all agents",
         )  # fmt: skip
         base.add_crawl(parser)
         super().add_common_options(parser)
 
     def carry_out(self, verb: Verb, call: Invocation, words: list[str]) -> int:
+        from scrapy_spider_suite.cluster.local_redis import LocalRedis
         from scrapy_spider_suite.operate.executors.one_job import run_on_job
         from scrapy_spider_suite.operate.verb import JobVerb
 
         assert isinstance(verb, JobVerb)
-        if call.redis is None:
+        own = LocalRedis.find(call.jobdir)
+        if call.redis is None and own is None:
             return run_on_job(verb, call)
         base.need_redis()
-        from scrapy_spider_suite.operate.executors.all_agents import run_on_agents
+        from scrapy_spider_suite.operate.executors.all_agents import run_at_rest, run_on_agents
 
-        return run_on_agents(verb, call, words)
+        if own is None:
+            return run_on_agents(verb, call, words)
+        of_all = replace(call, jobdir=own.url)
+        if own.answers:
+            return run_on_agents(verb, of_all, words)
+        return run_at_rest(verb, of_all, words, Path(str(call.jobdir)))
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
         job = opts.jobdir or (None if self.settings is None else self.settings["JOBDIR"])

@@ -8,7 +8,9 @@ from weakref import WeakKeyDictionary
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.gate import WireQueue
 from scrapy_spider_suite.crawl.links import SitemapLinks
+from scrapy_spider_suite.crawl.page_stages import PageStages
 from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
+from scrapy_spider_suite.crawl.redirects import LinkRedirects
 from scrapy_spider_suite.crawl.revisits import Revisits
 from scrapy_spider_suite.crawl.sinks.duplicate_pages import DuplicatePages
 from scrapy_spider_suite.crawl.visits import Visits
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
+    from scrapy_spider_suite.crawl.fetch_loop import FetchLoop
     from scrapy_spider_suite.crawl.preparation import HostPreparation
     from scrapy_spider_suite.crawl.sinks.commit_log import Sink
 
@@ -38,9 +41,12 @@ class CrawlParts:
         self.visits = Visits(crawl, self.trusted)
         self.wire = WireQueue(crawl)
         self.revisits = Revisits(crawl)
-        self.sitemaps = SitemapLinks(crawl, self.revisits)
+        self.pages = PageStages(crawl)
+        self.redirects = LinkRedirects(crawl)
+        self.sitemaps = SitemapLinks(crawl, self.revisits, self.pages)
         self.duplicates = DuplicatePages(crawl)
         self.sinks: list[Sink] = []
+        self.loop: FetchLoop | None = None
 
 
 def open_crawl(crawler: Crawler) -> CrawlParts:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
 from scrapy import Request, signals
-from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.crawl_policy import (
     TWINS_TABLE,
@@ -27,8 +26,10 @@ from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.robots import RobotsService
-from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.errors import CodecError, StoreWriteError
+from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.fetch.resolver import suite_resolver
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Health
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState
 from scrapy_spider_suite.runtime.files import TemporaryFolder
@@ -83,7 +84,7 @@ class Engine(Protocol):
     @property
     def pauses(self) -> list[str]: ...
     @property
-    def under_way(self) -> Collection[Request]: ...
+    def under_way(self) -> Collection[object]: ...
 
     @property
     def gate(self) -> Gate | None:
@@ -110,6 +111,18 @@ class Engine(Protocol):
 
     def has_work(self) -> bool: ...
 
+    def hold_open(self) -> None:
+        """Let the crawl not close before `let_close`: fetches are under way beside the engine."""
+
+    def let_close(self) -> None: ...
+    def wake_engine(self) -> None: ...
+
+    def settle(self, lease: Lease) -> None:
+        """Nothing more will come of *lease*: store and commit it."""
+
+    def enqueue_entry(self, entry: Entry, lease: Lease | None) -> bool:
+        """Make *entry*, which came from the page of *lease*, pending; False: a duplicate."""
+
 
 class RateGate(Protocol):
     """Permission for fetches on hosts and addresses that several processes share."""
@@ -127,6 +140,10 @@ class RateGate(Protocol):
         """A fetch begins; returns the argument of `end`."""
 
     def end(self, taken: Any, host: HostState, address: AddressState) -> None: ...
+
+    @property
+    def longest(self) -> float:
+        """Seconds after which the permission for a fetch runs out."""
 
     async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T:
         """Await *transfer*; cut it off when its permission runs out."""
@@ -153,8 +170,8 @@ class ClusterMember(Protocol):
     def may_fetch(self) -> bool: ...
     def outbox_has_room(self) -> bool: ...
 
-    def refuse_fetch(self, request: Request, lease: Lease | None, delay: float) -> None:
-        """Raise `HostExcluded` if this agent may not send *request* now."""
+    def refuse_fetch(self, host: str, url: str, lease: Lease | None, delay: float) -> None:
+        """Raise `HostExcluded` if this agent may not send a request for *url* now."""
 
     def over(self, reason: str) -> None:
         """End this agent for *reason*; "": the whole crawl is over."""
@@ -163,10 +180,10 @@ class ClusterMember(Protocol):
 
 
 class ReadCounter(Protocol):
-    def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None: ...
+    def read(self, lease: Lease, page: Exchange, links: Sequence[str]) -> None: ...
 
-    def recall(self, lease: Lease, response: Response, size: int, *, again: bool) -> None:
-        """Count *response*, of *size* bytes, which was stored and is read now."""
+    def recall(self, lease: Lease, page: Exchange, size: int, *, again: bool) -> None:
+        """Count *page*, of *size* bytes, which was stored and is read now."""
 
 
 class OutsideFetches:
@@ -225,6 +242,8 @@ class Crawl:
     Attributes:
         leases: of the requests that are under way.
         engine: None with a scheduler that is not the suite's.
+        path: whether rows take the fetch loop, and if not, why.
+        flying: fetches of the fetch loop that have a place of CONCURRENT_REQUESTS.
         agent: None where one process crawls alone.
         rates: None where no other process fetches from the same hosts.
         robots: None where robots.txt is not asked for.
@@ -248,6 +267,8 @@ class Crawl:
         self.robots: RobotsService | None = None
         self.counter: ReadCounter | None = None
         self.outside = OutsideFetches()
+        self.flying = 0
+        self.path = ""
         self.seeds = SeedSources()
         self.stopping = False
         self.closers: list[Callable[[str], None]] = []
@@ -327,6 +348,16 @@ class Crawl:
     def wake(self) -> None:
         if self.engine is not None:
             self.engine.wake()
+
+    def request_of(self, lease: Lease) -> Request:
+        """The request of *lease*, made at the first use, for whoever works with Scrapy's."""
+        if lease.request is None:
+            try:
+                lease.request = self.translator.request(lease.entry)
+            except CodecError:  # it was good enough to be fetched
+                lease.request = Request(lease.entry.url)
+            self.leases[lease.request] = lease
+        return lease.request
 
     def close_job(self, reason: str = "") -> None:
         """Close the job directory, after the extensions have written to it."""

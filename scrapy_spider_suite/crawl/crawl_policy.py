@@ -17,13 +17,11 @@ from pathlib import Path
 from typing import Any, Final, Generic, Protocol, TypeVar
 from weakref import WeakKeyDictionary
 
-from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.statscollectors import StatsCollector
 from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.analysis.ranks import ScoreTable
-from scrapy_spider_suite.crawl.requests import hostname
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Entry, Order
@@ -316,15 +314,15 @@ class PolicyFile:
         host = host_of(origin) if origin else ""
         return host, self.address_of(host)
 
-    def refuse_excluded(self, request: Request, address: str = "") -> None:
-        """Raise `HostExcluded` if nothing may be asked of the host of *request*, at *address*, now.
+    def refuse_excluded(self, host: str, url: str, address: str = "") -> None:
+        """Raise `HostExcluded` if *url* may not be asked for of *host*, at *address*, now.
 
         *address* is "" while it is not known.
         """
-        policy, wall, host = self.policy, time.time(), hostname(request)
+        policy, wall = self.policy, time.time()
         exclusion = policy.exclusion(host, address, wall)
         if exclusion is None and policy.blocks:
-            exclusion = policy.exclusion_of_url(normalize(request.url) or request.url, host, wall)
+            exclusion = policy.exclusion_of_url(normalize(url) or url, host, wall)
         if exclusion is not None:
             raise HostExcluded(str(exclusion), exclusion.until)
 

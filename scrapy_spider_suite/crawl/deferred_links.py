@@ -11,19 +11,18 @@ import logging
 import math
 from collections import deque
 from collections.abc import Iterable, Sequence
-from ipaddress import ip_address
 from operator import itemgetter
 from pathlib import Path
 from typing import Final, NamedTuple
 
-from scrapy import Request
-from scrapy.http import Headers, HtmlResponse, Response
+from scrapy.http import HtmlResponse
 
 from scrapy_spider_suite.crawl.assembly import CrawlParts
 from scrapy_spider_suite.crawl.context import Engine
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
-from scrapy_spider_suite.errors import CodecError, PackError
+from scrapy_spider_suite.errors import PackError
+from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.packs import Capture, Page, http_records
 from scrapy_spider_suite.packs.http_records import decode_body
@@ -38,9 +37,9 @@ _OF_LINKS: Final = frozenset({"content-language", "content-type", "link", "x-rob
 """Fields that say of a page which links it has, or whether filters want them."""
 
 
-def is_recoverable(fetch: Capture, response: Response) -> bool:
-    """Whether the record of *fetch* can give *response* back."""
-    if fetch.truncated or fetch.original is not None or fetch.url != response.url:
+def is_recoverable(fetch: Capture, page: Exchange) -> bool:
+    """Whether the record of *fetch* can give *page* back."""
+    if fetch.truncated or fetch.original is not None or fetch.url != page.url:
         return False
     if len(fetch.url) > URL_MAX:  # it is not packed
         return False
@@ -49,13 +48,13 @@ def is_recoverable(fetch: Capture, response: Response) -> bool:
             http_records.fit_head(fetch.head, len(fetch.body), fetch.form, method=fetch.method)
         )
         # More than that is another body: a small one may decompress to a very large one.
-        if decode_body(head, fetch.body, len(response.body)) != response.body:
+        if decode_body(head, fetch.body, len(page.body)) != page.body:
             return False
     except PackError:
         return False
-    return head.status == response.status and _fields(head.fields) == _fields(
+    return head.status == page.status and _fields(head.fields) == _fields(
         (name.decode("latin-1"), value.decode("latin-1"))
-        for name, values in response.headers.items()
+        for name, values in page.fields.items()
         for value in values
     )
 
@@ -91,7 +90,7 @@ class DeferredLinks:
     def __init__(self, parts: CrawlParts, engine: Engine) -> None:
         self._crawl = crawl = parts.crawl
         self._engine = engine
-        self._sitemaps = parts.sitemaps
+        self._stages = parts.pages
         self._stats = crawl.crawler.stats
         self._loop = asyncio.get_running_loop()
         self._pages = pages = crawl.frontier.stored_links
@@ -106,17 +105,17 @@ class DeferredLinks:
 
     def __len__(self) -> int:
         """How many pages wait to be read; 0 where nobody follows links."""
-        return 0 if self._sitemaps.make_follower is None else len(self._pages.waiting)
+        return len(self._pages.waiting) if self._stages.passes_links else 0
 
     def settle(self, lease: Lease) -> None:
         """The page of *lease* has settled: read it now if it cannot be read later."""
-        response, lease.unread = lease.unread, None
-        if not isinstance(response, Response):
+        page, lease.unread = lease.unread, None
+        if page is None:
             return
         if lease.fate(self._crawl.frontier.policy.retry_times)[0] is State.PENDING:
             return  # it is fetched again
         packing = self.packs_for(lease)
-        if packing is not None and is_recoverable(lease.fetches[-1], response):
+        if packing is not None and is_recoverable(lease.fetches[-1], page):
             self._pages.waiting.note_folder(str(packing.folder))
             self._finder.add(packing.folder)
             fetch, facts = lease.fetches[-1], lease.facts
@@ -127,7 +126,7 @@ class DeferredLinks:
             )  # fmt: skip
             return
         self._stats.inc_value("suite/extract/at_once")
-        if not self._read(lease, response):
+        if not self._read(lease, page):
             lease.faults.add(Event.CALLBACK_ERROR)
 
     def packs_for(self, lease: Lease) -> PagePacks | None:
@@ -229,30 +228,28 @@ class DeferredLinks:
         if self._tries == 1:
             logger.warning("%s: links of stored pages are read when that is over", error)
 
-    def _extract(self, found: FoundPage, response: HtmlResponse) -> None:
+    def _extract(self, found: FoundPage, answer: Exchange) -> None:
         crawl, page, stored = self._crawl, found.page, found.stored
-        lease = Lease(page.entry, None, status=response.status, stored=stored)
-        try:
-            request = crawl.translator.request(page.entry)
-        except CodecError:  # it was good enough to be fetched: only hooks might look at it
-            request = Request(page.entry.url)
-        response.request = request
+        lease = Lease(page.entry, None, status=answer.status, stored=stored)
         if crawl.counter is not None:
-            crawl.counter.recall(lease, response, found.size, again=stored.again)
-        if not self._read(lease, response):
-            self._give_up(page, Event.CALLBACK_ERROR, lease)
-        elif crawl.frontier.stored_links.finish(page, lease, crawl.now()):
-            self._stats.inc_value("suite/extract/read")
+            crawl.counter.recall(lease, answer, found.size, again=stored.again)
+        try:
+            if not self._read(lease, answer):
+                self._give_up(page, Event.CALLBACK_ERROR, lease)
+            elif crawl.frontier.stored_links.finish(page, lease, crawl.now()):
+                self._stats.inc_value("suite/extract/read")
+        finally:
+            if lease.request is not None:
+                del crawl.leases[lease.request]
 
-    def _read(self, lease: Lease, response: Response) -> bool:
-        make = self._sitemaps.make_follower
-        if make is None:
+    def _read(self, lease: Lease, page: Exchange) -> bool:
+        if not self._stages.passes_links:
             return True
         try:
-            make().read(lease, response)
+            self._stages.follower.read(lease, page)
         except Exception:  # the project's own code
             self._stats.inc_value("suite/extract/hook_errors")
-            logger.exception("choose_links or link_priority failed with %s", response.url)
+            logger.exception("choose_links or link_priority failed with %s", page.url)
             lease.links, lease.children = [], []
             return False
         return True
@@ -282,7 +279,7 @@ class FoundPage(NamedTuple):
 
     page: UnreadPage
     stored: StoredPage
-    answer: HtmlResponse | Exception | None
+    answer: Exchange | Exception | None
     size: int = 0
 
 
@@ -295,25 +292,24 @@ def _find(finder: StoredPageFinder, pages: Sequence[UnreadPage]) -> list[FoundPa
             continue
         try:
             stored = StoredPage.from_bytes(page.place)
-            response, size = packed_response(finder.find(stored))
-            room -= len(response.body)
-            found.append(FoundPage(page, stored, response, size))
+            answer, size = packed_answer(finder.find(stored))
+            room -= len(answer.body)
+            found.append(FoundPage(page, stored, answer, size))
         except Exception as error:  # or nobody would hear of it, and the crawl would never end
             found.append(FoundPage(page, stored, error))
     return found
 
 
-def packed_response(page: Page) -> tuple[HtmlResponse, int]:
-    """The response that *page* was, decompressed, and its size before that. Raises `PackError`."""
+def packed_answer(page: Page) -> tuple[Exchange, int]:
+    """The answer that *page* was, decompressed, and its size before that. Raises `PackError`."""
     if not page.status:
         raise PackError(f"{page.url} is no HTTP response")
-    headers = Headers()
+    answer = Exchange.of_handler(page.url, "GET", None)
+    answer.status, answer.body = page.status, page.body
     for name, value in page.head.fields:
-        headers.appendlist(name, value.encode("latin-1"))
-    headers.pop("Content-Encoding", None)
-    address = page.record.get("WARC-IP-Address")
-    response = HtmlResponse(
-        page.url, page.status, headers, page.body,
-        ip_address=ip_address(address) if address else None,
-    )  # fmt: skip
-    return response, len(http_records.split_message(page.record.block)[1])
+        field = name.title().encode("latin-1")
+        if field != b"Content-Encoding":
+            answer.fields.setdefault(field, []).append(value.encode("latin-1"))
+    answer.address = page.record.get("WARC-IP-Address") or ""
+    answer.response_class = HtmlResponse  # only such pages are read later
+    return answer, len(http_records.split_message(page.record.block)[1])

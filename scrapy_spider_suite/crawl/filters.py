@@ -13,18 +13,17 @@ from functools import partial
 from pathlib import Path
 from weakref import WeakKeyDictionary
 
-from scrapy import Request
 from scrapy.crawler import Crawler
-from scrapy.http import Response, TextResponse
+from scrapy.http import TextResponse
 from scrapy.statscollectors import StatsCollector
 
 from scrapy_spider_suite.crawl.crawl_policy import FileStamp, WatchedFile, file_stamp
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.errors import FilterError, SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
+from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.runtime.text import field_text
 from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.urls.filters import (
@@ -209,34 +208,34 @@ class CrawlFilters:
         return entry.hops_outside or self.beyond(normalize(entry.url) or entry.url, 0)
 
     def links_wanted(
-        self, stage: Stage, links: list[str], lease: Lease, response: Response | None = None
+        self, stage: Stage, links: list[str], lease: Lease, page: Exchange | None = None
     ) -> list[str]:
         """The links of the page of *lease* that the filter of *stage* wants.
 
-        A filter of links that are followed sees their page *response*, too.
+        A filter of links that are followed sees their *page*, too.
         """
         if not links or stage not in self._set.by_stage:
             return links
-        entry, page = lease.entry, None if response is None else filtered_page(response)
+        entry, seen = lease.entry, None if page is None else filtered_page(page)
         via = normalize(entry.url) or ""
-        within = LinkFacts(via, entry.depth + 1, 0, "", page)
+        within = LinkFacts(via, entry.depth + 1, 0, "", seen)
         if not self.opens_scope:
             return self._wanted(stage, links, within)
-        without = LinkFacts(via, entry.depth + 1, self.out(entry) + 1, "", page)
+        without = LinkFacts(via, entry.depth + 1, self.out(entry) + 1, "", seen)
         far = {url for url in links if self.beyond(url, 0)}
         kept = {*self._wanted(stage, [url for url in links if url not in far], within)}
         kept.update(self._wanted(stage, [url for url in links if url in far], without))
         return [url for url in links if url in kept]
 
-    def admits(self, request: Request, entry: Entry, parent: Lease | None) -> bool:
-        """Whether *request*, of the page of *parent*, may enter the queue as *entry*.
+    def admits(self, entry: Entry, parent: Lease | None) -> bool:
+        """Whether *entry*, of the page of *parent*, may enter the queue.
 
         Seeds and requests with ``dont_filter`` may, as in Scrapy's OffsiteMiddleware.
         """
         found = self.for_stage(Stage.SCHEDULE)
         if found is None or entry.flags & _EXEMPT:
             return True
-        url = normalize(request.url)
+        url = normalize(entry.url)
         if url is None:  # no web address
             return True
         via, before = "", 0
@@ -248,20 +247,20 @@ class CrawlFilters:
             entry.hops_outside = self.beyond(url, max(0, before))
         return self.wants(Stage.SCHEDULE, url, LinkFacts(via, entry.depth, entry.hops_outside))
 
-    def refuse_fetch(self, request: Request, entry: Entry, address: str) -> None:
-        """Raise `FilterRefused` if the fetch filter refuses *request*, at *address*."""
+    def refuse_fetch(self, requested: str, entry: Entry, address: str) -> None:
+        """Raise `FilterRefused` if the fetch filter refuses the URL *requested*, at *address*."""
         if Stage.FETCH not in self._set.by_stage:
             return
-        url = normalize(request.url) or request.url
+        url = normalize(requested) or requested
         if not self.wants(Stage.FETCH, url, _subject(entry, address, None)):
             name = setting_name(FILTER_SETTINGS[Stage.FETCH])
-            raise FilterRefused(f"{name} does not want {request.url}")
+            raise FilterRefused(f"{name} does not want {requested}")
 
-    def wants_page(self, stage: Stage, response: Response, entry: Entry, address: str) -> bool:
+    def wants_page(self, stage: Stage, page: Exchange, entry: Entry) -> bool:
         if stage not in self._set.by_stage:
             return True
-        url = normalize(response.url) or response.url
-        return self.wants(stage, url, _subject(entry, address, filtered_page(response)))
+        url = normalize(page.url) or page.url
+        return self.wants(stage, url, _subject(entry, page.address, filtered_page(page)))
 
 
 def _subject(entry: Entry, address: str, page: FilterPage | None) -> LinkFacts:
@@ -269,14 +268,16 @@ def _subject(entry: Entry, address: str, page: FilterPage | None) -> LinkFacts:
     return LinkFacts(referrer, entry.depth, entry.hops_outside, address, page)
 
 
-def filtered_page(response: Response) -> FilterPage:
-    headers = response.headers
-    text = response if isinstance(response, TextResponse) else None
+def filtered_page(page: Exchange) -> FilterPage:
+    def text() -> str:
+        response = page.response
+        return response.text if isinstance(response, TextResponse) else ""
+
     return FilterPage(
-        response.status,
-        response.body,
-        field_text(headers, "Content-Type"),
-        b",".join(headers.getlist("Content-Language")).decode("latin-1"),
-        http=response.url.startswith(("http://", "https://")),
-        text=None if text is None else lambda: text.text,
+        page.status,
+        page.body,
+        page.field(b"Content-Type"),
+        b",".join(page.fields.get(b"Content-Language", ())).decode("latin-1"),
+        http=page.url.startswith(("http://", "https://")),
+        text=text if issubclass(page.response_class, TextResponse) else None,
     )

@@ -6,9 +6,8 @@ import asyncio
 import ipaddress
 import logging
 import time
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from scrapy import Request
@@ -17,12 +16,19 @@ from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.context import Crawl
 from scrapy_spider_suite.crawl.queue.leases import Lease
-from scrapy_spider_suite.crawl.requests import StoppedError, hostname
-from scrapy_spider_suite.exceptions import HostWaitsTooLong, PrivateAddressRefused
-from scrapy_spider_suite.fetch.http_messages import MEDIA_TYPES, RECEIVED, TRUNCATE, TRUNCATED
+from scrapy_spider_suite.crawl.requests import VIA, StoppedError, hostname
+from scrapy_spider_suite.exceptions import (
+    HostWaitsTooLong,
+    PrivateAddressRefused,
+    UnwantedMediaType,
+)
+from scrapy_spider_suite.fetch.exchange import TRUNCATED, Exchange, pop_exchange
+from scrapy_spider_suite.fetch.http_messages import ADDRESS, MEDIA_TYPES, TRUNCATE
 from scrapy_spider_suite.fetch.resolver import suite_resolver
+from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.politeness import BandwidthLimit
 from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Visit
+from scrapy_spider_suite.runtime.text import field_text
 
 logger = logging.getLogger(__name__)
 
@@ -50,13 +56,18 @@ class Caps:
 
     def pause(self, now: float) -> float:
         """Seconds for which no page is to be asked for; FOREVER once a cap is reached."""
+        settings = self._crawl.settings
+        capped = settings.max_pages or settings.max_bytes or settings.max_time
+        if not capped and not settings.max_bandwidth:
+            return 0.0
         if self.reached() is not None:
             return FOREVER
-        self._bandwidth.rate = self._crawl.settings.max_bandwidth
+        self._bandwidth.rate = settings.max_bandwidth
         return self._bandwidth.wait(now)
 
     def book(self, lease: Lease, now: float) -> None:
-        lease.booked = self._bandwidth.book(now)
+        if self._crawl.settings.max_bandwidth:
+            lease.booked = self._bandwidth.book(now)
 
     def settle(self, lease: Lease) -> None:
         if lease.booked:
@@ -79,19 +90,18 @@ class Caps:
             for key in mine:
                 meta.pop(key, None)
 
-    def received(self, request: Request, lease: Lease | None, response: Response | None) -> None:
+    def received(self, exchange: Exchange, lease: Lease | None) -> None:
         """Count the bytes of a transfer, of a failed one too.
 
         For handlers that do not tell, the body alone counts.
         """
-        body = 0 if response is None else len(response.body)
-        size = request.meta.pop(RECEIVED, body)
+        size = exchange.size or len(exchange.body)
         self._crawl.frontier.counters.bytes += size
         if lease is None:
             self._bandwidth.charge(size, self._crawl.now())
             return
         lease.received += size
-        if response is not None and TRUNCATED in response.flags:
+        if TRUNCATED in exchange.flags:
             self._crawl.crawler.stats.inc_value("suite/response/truncated")
 
 
@@ -220,54 +230,53 @@ def _finish(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-class FinishedFetch(NamedTuple):
-    """A finished fetch: robots.txt, media, redirects and retries are fetches, too.
-
-    *lease* is None without a visit. Either *response* or *error* is not None. *ended* is in seconds
-    since the epoch, *seconds* is the duration.
-    """
-
-    request: Request
-    lease: Lease | None
-    response: Response | None
-    error: BaseException | None
-    ended: float
-    seconds: float
-
-
-FetchObserver = Callable[[FinishedFetch], None]
+FetchObserver = Callable[[Lease], None]
 
 _observers: WeakKeyDictionary[Crawler, list[FetchObserver]] = WeakKeyDictionary()
 
 
 def add_fetch_observer(crawler: Crawler, observer: FetchObserver) -> None:
-    """Call *observer*, which must not raise, after every fetch of *crawler*."""
-    _observers.setdefault(crawler, []).append(observer)
+    """Call *observer*, which must not raise, after every exchange of *crawler*, with its fetch.
+
+    robots.txt, media, redirects and retries are fetches, too. An exchange has a status or an error.
+    """
+    fetch_observers(crawler).append(observer)
 
 
-async def observed(
-    crawler: Crawler,
-    request: Request,
-    lease: Lease | None,
-    transfer: Coroutine[object, object, Response],
-) -> Response:
-    observers = _observers.get(crawler)
-    if observers is None:
-        return await transfer
-    began = time.monotonic()
-    response: Response | None = None
-    error: BaseException | None = None
-    try:
-        response = await transfer
-        return response
-    except BaseException as raised:
-        error = raised
-        raise
-    finally:
-        seconds = time.monotonic() - began
-        fetched = FinishedFetch(request, lease, response, error, time.time(), seconds)
+def fetch_observers(crawler: Crawler) -> list[FetchObserver]:
+    return _observers.setdefault(crawler, [])
+
+
+def end_exchange(
+    crawler: Crawler, request: Request, lease: Lease | None, response: Response | None,
+    error: BaseException | None, began: float,
+) -> Exchange:  # fmt: skip
+    """Tell the observers how *request*, sent *began* (seconds since the epoch), ended."""
+    exchange = pop_exchange(request)
+    if exchange is None:
+        answer = error.response if isinstance(error, UnwantedMediaType) else response
+        exchange = Exchange.of_handler(request.url, request.method, answer)
+    if error is not None and not exchange.unwanted:
+        exchange.error, exchange.status = error, 0
+    exchange.began, exchange.seconds = began, max(0.0, time.time() - began)
+    exchange.address = exchange.address or request.meta.get(ADDRESS, "")
+    observers = fetch_observers(crawler)
+    if observers:
+        fetch = lease or Lease(_entry_aside(request), None, aside=True)
+        fetch.exchange = exchange
         for observer in observers:
-            observer(fetched)
+            observer(fetch)
+    return exchange
+
+
+def _entry_aside(request: Request) -> Entry:
+    # Nothing here depends on what a project puts into its meta.
+    depth = request.meta.get("depth")
+    via = request.meta.get(VIA) or field_text(request.headers, "Referer")
+    return Entry(
+        hostname(request), request.url, referrer=str(via),
+        depth=depth if isinstance(depth, int) else -1,
+    )  # fmt: skip
 
 
 class AddressComparison:

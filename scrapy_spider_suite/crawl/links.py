@@ -13,14 +13,21 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from functools import cache
+from typing import TYPE_CHECKING
 
 from scrapy import Spider
-from scrapy.http import HtmlResponse, Response
+from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.context import Crawl
 from scrapy_spider_suite.crawl.queue.leases import Lease
-from scrapy_spider_suite.crawl.requests import SITEMAP, redirect_target, sitemap_payload
+from scrapy_spider_suite.crawl.requests import (
+    SITEMAP,
+    redirect_target,
+    sitemap_payload,
+    voucher_of,
+)
 from scrapy_spider_suite.crawl.revisits import Revisits
+from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.robots_rules import RobotsRules, RobotsVerdict
 from scrapy_spider_suite.runtime.event_loop import iterate_in_thread
@@ -35,34 +42,34 @@ from scrapy_spider_suite.urls.scope import OutOfScope, Scope
 from scrapy_spider_suite.urls.sitemaps import BadSitemap, SitemapEntry, read_sitemap
 from scrapy_spider_suite.urls.twins import Twins
 
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.page_stages import PageStages
+
 logger = logging.getLogger(__name__)
 
 _PRODUCT = re.compile(r"(?:^|\bcompatible;\s*)(?!mozilla\b)([\w-]+)", re.I | re.A)
 
 
-def read_links(
-    response: Response, settings: SuiteSettings
-) -> tuple[PageLinks, Sequence[Edge]]:
-    """The links of *response*, whatever their scope; with packs also their kinds."""
-    headers, project = response.headers, settings.project
-    page = PageContext(
-        response.url,
-        headers.get("Content-Type"),
-        x_robots_tag=[tag.decode("latin-1") for tag in headers.getlist("X-Robots-Tag")],
+def read_links(page: Exchange, settings: SuiteSettings) -> tuple[PageLinks, Sequence[Edge]]:
+    """The links of *page*, whatever their scope; with packs also their kinds."""
+    fields, project = page.fields, settings.project
+    types = fields.get(b"Content-Type")
+    context = PageContext(
+        page.url,
+        types[-1] if types else None,
+        x_robots_tag=[tag.decode("latin-1") for tag in fields.get(b"X-Robots-Tag", ())],
         robot=product_token(project.robotstxt_user_agent or project.user_agent),
         max_url_length=project.urllength_limit or 1 << 20,
     )
     if settings.packs_dir is not None or settings.page_items:
-        return extract_edges(response.body, page)
-    return extract(response.body, page), ()
+        return extract_edges(page.body, context)
+    return extract(page.body, context), ()
 
 
-def has_links(response: Response) -> bool:
-    """Whether *response* is read for links: HTML, 2xx, and no sitemap."""
-    if not isinstance(response, HtmlResponse) or not 200 <= response.status < 300:
-        return False
+def has_links(entry: Entry, page: Exchange) -> bool:
+    """Whether *page*, the answer to *entry*, is read for links: HTML, 2xx, and no sitemap."""
     # A sitemap may be served as HTML, too: it is read by its callback.
-    return response.request is not None and SITEMAP not in response.request.meta
+    return 200 <= page.status < 300 and page.is_html and voucher_of(entry.payload) is None
 
 
 @cache  # of one crawl the same
@@ -80,11 +87,11 @@ MOST_GUESSES = 100
 _PERMANENT = frozenset({301, 308})
 
 
-def note_redirect(twins: Twins, response: Response) -> None:
-    """Note the target of *response* in *twins*, if *response* is a redirect."""
-    target, page = redirect_target(response.url, response), normalize(response.url)
+def note_redirect(twins: Twins, url: str, status: int, location: bytes | None) -> None:
+    """Note the target of an answer to *url* in *twins*, if it is a redirect."""
+    target, page = redirect_target(url, status, location), normalize(url)
     if target is not None and page is not None:
-        twins.redirected(page, target, permanent=response.status in _PERMANENT)
+        twins.redirected(page, target, permanent=status in _PERMANENT)
 
 
 ChooseLinks = Callable[[Response, list[str]], Iterable[str]]
@@ -119,25 +126,24 @@ class LinkFollower:
             project.urllength_limit,
         )
 
-    def follow(self, response: Response) -> None:
-        request = response.request
-        lease = None if request is None else self._crawl.leases.get(request)
-        if lease is None or not has_links(response):
+    def follow(self, lease: Lease, page: Exchange) -> None:
+        """Read the links of *page*, the page of *lease*, now or, on demand, later."""
+        if not has_links(lease.entry, page):
             return
         later = self._crawl.settings.read_links == "on-demand" and not lease.entry.volatile
         # What is known of a duplicate is known as it comes.
         if later and not (lease.likeness is not None and lease.likeness.repeats):
-            lease.unread = response  # until it is settled, when it is known where it is packed
+            lease.unread = page  # until it is settled, when it is known where it is packed
         else:
-            self.read(lease, response)
+            self.read(lease, page)
 
-    def read(self, lease: Lease, response: Response) -> None:
-        """Give the links of *response*, the page of *lease*, to the lease."""
-        page, lease.outlinks = read_links(response, self._crawl.settings)
+    def read(self, lease: Lease, page: Exchange) -> None:
+        """Give the links of *page*, the page of *lease*, to the lease."""
+        found, lease.outlinks = read_links(page, self._crawl.settings)
         if self._crawl.counter is not None:
-            self._crawl.counter.read(lease, response, page.links)
-        links = page.links
-        if page.nofollow:
+            self._crawl.counter.read(lease, page, found.links)
+        links = found.links
+        if found.nofollow:
             self._stats.inc_value("suite/links/nofollow_pages")
             links = []
         elif (
@@ -146,21 +152,21 @@ class LinkFollower:
         ):  # fmt: skip
             self._stats.inc_value("suite/duplicates/not_followed")
             links = []
-        if page.canonical is not None and page.canonical != response.url:
-            links = [page.canonical, *links]
-        spelt = self._respelled(response, links)
-        self._stats.inc_value("suite/links/found", len(page.links))
-        links = self._wanted(lease, response, spelt)
-        self.learn_traps(lease, response, spelt)
-        kept = self._hand_over(lease, response, links, self._choose, self._rank)
+        if found.canonical is not None and found.canonical != page.url:
+            links = [found.canonical, *links]
+        spelt = self._respelled(page, links)
+        self._stats.inc_value("suite/links/found", len(found.links))
+        links = self._wanted(lease, page, spelt)
+        self.learn_traps(lease, page, spelt)
+        kept = self._hand_over(lease, page, links, self._choose, self._rank)
         self._stats.inc_value("suite/links/followed", len(kept))
-        if not page.nofollow:
-            self.guess_urls(lease, response)
+        if not found.nofollow:
+            self.guess_urls(lease, page)
 
-    def _respelled(self, response: Response, links: list[str]) -> list[str]:
+    def _respelled(self, page: Exchange, links: list[str]) -> list[str]:
         normal = self._normal
         if normal.twins is not None:
-            normal.twins.answered(response.url, response.body)
+            normal.twins.answered(page.url, page.body)
             if self._forms != len(normal.twins):
                 self._forms = len(normal.twins)
                 self._stats.set_value("suite/twins/forms", self._forms)
@@ -172,8 +178,8 @@ class LinkFollower:
             self._stats.inc_value("suite/links/respelled", normal.changed - before)
         return found
 
-    def learn_traps(self, lease: Lease, response: Response, links: list[str]) -> None:
-        """Let the traps of the job learn from *response*, with all its *links*."""
+    def learn_traps(self, lease: Lease, page: Exchange, links: list[str]) -> None:
+        """Let the traps of the job learn from *page*, with all its *links*."""
         frontier, late = self._crawl.frontier, lease.stored
         visited = lease.plan is not None if late is None else late.visited
         # A page that is visited again is no evidence that others say the same.
@@ -186,20 +192,20 @@ class LinkFollower:
                 pages = 0 if late.first else max(1, pages - 1)
             repeats = lease.likeness is not None and lease.likeness.of_host
             frontier.traps.learn_page(
-                url, host_of(url), response.body, links, pages=pages, repeats=repeats
+                url, host_of(url), page.body, links, pages=pages, repeats=repeats
             )
 
     def _outside_traps(self, links: list[str]) -> list[str]:
         return self._crawl.frontier.traps.passed(links, time.gmtime().tm_year)
 
-    def give_sitemap_links(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
+    def give_sitemap_links(self, lease: Lease, page: Exchange, links: list[str]) -> list[str]:
         """Give the wanted *links* of a sitemap to the lease; return them.
 
         Hooks of the spider that fail are left out, for a sitemap is no page.
         """
-        links = self._wanted(lease, response, links)
+        links = self._wanted(lease, page, links)
         try:
-            return self._hand_over(lease, response, links, self._choose, self._rank)
+            return self._hand_over(lease, page, links, self._choose, self._rank)
         except Exception:  # the project's own code
             self._stats.inc_value("suite/sitemap/hook_errors")
             if not self._failed:
@@ -207,11 +213,11 @@ class LinkFollower:
                 logger.exception(
                     "choose_links or link_priority failed with the sitemap %s, whose links are "
                     "taken without (further ones are only counted: suite/sitemap/hook_errors)",
-                    response.url,
+                    page.url,
                 )  # fmt: skip
-            return self._hand_over(lease, response, links, None, None)
+            return self._hand_over(lease, page, links, None, None)
 
-    def _wanted(self, lease: Lease, response: Response, links: list[str]) -> list[str]:
+    def _wanted(self, lease: Lease, page: Exchange, links: list[str]) -> list[str]:
         depth = lease.entry.depth + 1
         # Over-long links are out already: most crawls have nothing left to decide link by link.
         if not self._scope.everywhere(depth):
@@ -222,7 +228,7 @@ class LinkFollower:
             refused = f"suite/links/refused/{OutOfScope.TOO_DEEP_ON_HOST.value}"
             self._stats.inc_value(refused, found - len(links))
         links = self._outside_traps(links)
-        return self._crawl.filters.links_wanted(Stage.FOLLOW, links, lease, response)
+        return self._crawl.filters.links_wanted(Stage.FOLLOW, links, lease, page)
 
     def _is_deepest(self, page: Entry) -> bool:
         frontier = self._crawl.frontier
@@ -240,51 +246,58 @@ class LinkFollower:
         self._stats.inc_value(f"suite/links/refused/{reason.value}")
         return False
 
-    def guess_urls(self, lease: Lease, response: Response) -> None:
+    def _response(self, lease: Lease, page: Exchange) -> Response:
+        # For hooks of the spider.
+        response = page.response
+        if response.request is None:
+            response.request = self._crawl.request_of(lease)
+        return response
+
+    def guess_urls(self, lease: Lease, page: Exchange) -> None:
         """Add URLs that nobody linked to, if SUITE_GUESS_URLS says so."""
-        crawl, page, kind = self._crawl, lease.entry, self._crawl.settings.guess_urls
-        url = None if kind == "none" or self._is_deepest(page) else normalize(page.url)
+        crawl, entry, kind = self._crawl, lease.entry, self._crawl.settings.guess_urls
+        url = None if kind == "none" or self._is_deepest(entry) else normalize(entry.url)
         if url is None:
             return
-        if url != page.url:
-            page = Entry(host_of(url), url, depth=page.depth)
-        depth, normal, filters = page.depth + 1, self._normal, crawl.filters
+        if url != entry.url:
+            entry = Entry(host_of(url), url, depth=entry.depth)
+        depth, normal, filters = entry.depth + 1, self._normal, crawl.filters
 
         def wanted(url: str) -> bool:
             # Another spelling of what it should be is no URL that nobody linked to.
             own = normal.is_plain or normal.respell(url) == url
             links = [url] if own and self.in_scope(url, depth) else []
-            links = filters.links_wanted(Stage.FOLLOW, links, lease, response)
+            links = filters.links_wanted(Stage.FOLLOW, links, lease, page)
             links = filters.links_wanted(Stage.SCHEDULE, links, lease)
             return bool(links and self._outside_traps(links))
 
         out = filters.out(lease.entry)
-        for entry in crawl.frontier.traps.miner.mine(page, kind, MOST_GUESSES, wanted):
-            entry.hops_outside = filters.beyond(entry.url, out)
-            lease.children.append(entry)
+        for guess in crawl.frontier.traps.miner.mine(entry, kind, MOST_GUESSES, wanted):
+            guess.hops_outside = filters.beyond(guess.url, out)
+            lease.children.append(guess)
 
     def _hand_over(
-        self, lease: Lease, response: Response, links: list[str], choose: ChooseLinks | None,
+        self, lease: Lease, page: Exchange, links: list[str], choose: ChooseLinks | None,
         rank: LinkPriority | None,
     ) -> list[str]:  # fmt: skip
-        filters, page = self._crawl.filters, lease.entry
+        filters, entry = self._crawl.filters, lease.entry
         if choose is not None:
-            chosen = list(choose(response, links))
+            chosen = list(choose(self._response(lease, page), links))
             if own := {*chosen}.difference(links):  # new URLs are normalised
                 spelled = (self._normal(url) if url in own else url for url in chosen)
                 chosen = list(dict.fromkeys(filter(None, spelled)))
             links = chosen
         links = filters.links_wanted(Stage.SCHEDULE, links, lease)
-        policy = self._crawl.translator.referers.policy(response)
+        policy = self._crawl.translator.referers.policy(page)
         if rank is None and not filters.opens_scope:
             lease.links.extend(links)
             lease.referrer_policy = policy
             return links
-        out = filters.out(page)
+        out = filters.out(entry)
         made = [
             Entry(
-                host_of(url), url, depth=page.depth + 1, referrer=page.url,
-                priority=0 if rank is None else rank(response, url),
+                host_of(url), url, depth=entry.depth + 1, referrer=entry.url,
+                priority=0 if rank is None else rank(self._response(lease, page), url),
                 hops_outside=filters.beyond(url, out), referrer_policy=policy,
             )
             for url in links
@@ -316,25 +329,24 @@ class SitemapLinks:
     ``foreign`` (URLs they may not speak for), ``invalid``, ``too_many`` (sitemaps).
     """
 
-    def __init__(self, crawl: Crawl, revisits: Revisits) -> None:
+    def __init__(self, crawl: Crawl, revisits: Revisits, pages: PageStages) -> None:
         self._crawl = crawl
         self._revisits = revisits
+        self._pages = pages
         self._stats = crawl.crawler.stats
         crawl.translator.read_sitemap = self.read
         crawl.translator.note_sitemap = self.note_redirect
-        self.make_follower: Callable[[], LinkFollower] | None = None
-        """Makes what passes links on; None without the spider middleware that follows them."""
         self._reading = asyncio.Semaphore(_AT_ONCE)
 
     def schedule_named(self, rules: RobotsRules, record: HostRecord) -> None:
         """Schedule the sitemaps that the robots.txt of a host with *record* names."""
         mode = self._crawl.settings.sitemaps
-        if mode == "off" or not self._crawl.settings.broad or self.make_follower is None:
+        if mode == "off" or not self._crawl.settings.broad:
             return
         # Of a host that nothing but an image is fetched from, nothing more is wanted.
         if rules.verdict is RobotsVerdict.DISALLOW_FOR_NOW or not record.counted:
             return
-        follower = self.make_follower()
+        follower = self._pages.follower
         named = rules.sitemaps if rules.verdict is RobotsVerdict.RULES else ()
         if len(named) > SITEMAPS_NAMED_MAX:
             self._stats.inc_value("suite/sitemap/too_many", len(named) - SITEMAPS_NAMED_MAX)
@@ -383,24 +395,24 @@ class SitemapLinks:
         """The callback of sitemaps: read *response* beside the crawl."""
         request = response.request
         lease = None if request is None else self._crawl.leases.get(request)
-        if request is None or lease is None or self.make_follower is None:
+        if request is None or lease is None or not self._pages.passes_links:
             return
         if not 200 <= response.status < 300:
             return
-        voucher, follower = str(request.meta.get(SITEMAP, "")), self.make_follower()
+        voucher, follower = str(request.meta.get(SITEMAP, "")), self._pages.follower
         self._stats.inc_value("suite/sitemap/read")
-        body = response.body
+        page, body = Exchange.of_handler(response.url, "GET", response), response.body
         try:
             found = iterate_in_thread(lambda: _portions(body))
             async with self._reading, aclosing(found) as portions:
                 async for portion in portions:
-                    self._admit(lease, response, voucher, portion, follower)
+                    self._admit(lease, page, voucher, portion, follower)
         except BadSitemap as error:
             self._stats.inc_value("suite/sitemap/unreadable")
             logger.debug("Sitemap %s: %s", response.url, error)
 
     def _admit(
-        self, lease: Lease, response: Response, voucher: str, portion: list[SitemapEntry],
+        self, lease: Lease, sitemap: Exchange, voucher: str, portion: list[SitemapEntry],
         follower: LinkFollower,
     ) -> None:  # fmt: skip
         page, stats = lease.entry, self._stats
@@ -419,7 +431,7 @@ class SitemapLinks:
             else:
                 pages[url] = location.lastmod
         if pages:
-            kept = follower.give_sitemap_links(lease, response, list(pages))
+            kept = follower.give_sitemap_links(lease, sitemap, list(pages))
             stats.inc_value("suite/sitemap/urls", len(pages))
             stats.inc_value("suite/sitemap/followed", len(kept))
             for url in kept:

@@ -427,6 +427,8 @@ class Maintenance:
                 self.cut = True
             self._parts.preparation.cancel()
             self._parts.visits.put_back_waiting()
+            if self._parts.loop is not None:
+                self._parts.loop.put_back_aside()
             crawl.frontier.leases.permits.release_all()
         if gate is None:
             return
@@ -434,6 +436,8 @@ class Maintenance:
         if now - self._stop_seen > crawl.settings.stop_timeout * 0.75:
             self.cut = True
             gate.cut_short()
+            if self._parts.loop is not None:
+                self._parts.loop.cut_short()
 
     def _end_if_only_waiting(self) -> None:
         crawl = self._crawl
@@ -505,7 +509,8 @@ class Maintenance:
             return
         self._supervision.pulse(crawl.now(), {
             "when": time.time(), "closing": self._engine.closing,
-            "paused": self._engine.paused, "done": counters.done, "failed": counters.failed,
+            "paused": self._engine.paused, "path": crawl.path,
+            "done": counters.done, "failed": counters.failed,
             "seconds": round(counters.seconds, 1),
             "cache_hit_rate": round(crawl.frontier.states.cache.hit_rate, 3),
             **{name: getattr(statistics, name) for name in statistics.__slots__},

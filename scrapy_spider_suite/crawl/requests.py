@@ -6,6 +6,7 @@ GET requests of the broad profile, else REQUEST_FINGERPRINTER_CLASS.
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import logging
 import re
@@ -27,6 +28,7 @@ from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite import errors, exceptions
 from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.fetch.http_messages import MEDIA_TYPES, TRUNCATE, MalformedResponseError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
@@ -73,6 +75,7 @@ _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
     (exceptions.HostExcluded, Event.BARRED),
     (exceptions.UnwantedMediaType, Event.MEDIA_TYPE),
     (exceptions.NotModified, Event.SUCCESS),
+    (exceptions.PageRedirected, Event.REPLACED),
     (exceptions.FilterRefused, Event.FILTERED),
     (exceptions.TooManyHops, Event.TOO_MANY_HOPS),
     (exceptions.RedirectLoop, Event.REDIRECT_LOOP),
@@ -128,6 +131,16 @@ def event_of_result(result: Request | Response) -> Event:
     return Event.REPLACED  # or the engine refuses what a project's own downloader gave
 
 
+def event_of_exchange(exchange: Exchange) -> Event:
+    if exchange.unwanted:
+        return Event.MEDIA_TYPE
+    if isinstance(exchange.error, asyncio.CancelledError):
+        return Event.INTERRUPTED
+    if exchange.error is not None:
+        return event_of_error(exchange.error)
+    return event_of_status(exchange.status)
+
+
 def is_disk_full(error: BaseException | None) -> bool:
     """Whether a pipeline or a feed failed because nothing more can be written."""
     return isinstance(error, OSError) and error.errno in _DISK_FULL
@@ -159,17 +172,17 @@ class LinkReferers:
     def _middleware(self) -> referer.RefererMiddleware | None:
         return self._crawler.get_spider_middleware(referer.RefererMiddleware)
 
-    def policy(self, page: Response) -> int:
+    def policy(self, page: Exchange) -> int:
         """The number of the policy that *page* sent; 0 for none.
 
         A project's own policy without a number counts as no-referrer.
         """
-        value = page.headers.get(b"Referrer-Policy")
-        if value is None or self._middleware is None:
+        values = page.fields.get(b"Referrer-Policy")
+        if not values or self._middleware is None:
             return 0
         # Not by the middleware's policy(), which warns of each unknown text, and so keeps it.
         known = self._middleware.policies
-        for name in reversed(value.decode("latin-1").lower().split(",")):
+        for name in reversed(values[-1].decode("latin-1").lower().split(",")):
             if (kind := known.get(name.strip())) is not None:
                 other = 0 if kind is self._middleware.default_policy else _NO_REFERRER
                 same = (n for n, each in enumerate(_POLICIES, 1) if known.get(each) is kind)
@@ -186,9 +199,15 @@ class LinkReferers:
                 return None  # another agent's
             name = _POLICIES[entry.referrer_policy - 1]
             kind = self._middleware.policies.get(name, kind)
-        return kind().referrer(entry.referrer, entry.url)
+        page = entry.referrer
+        safe = page.startswith("http://") or entry.url.startswith("https://")
+        if kind is referer.DefaultReferrerPolicy and safe and not _TO_STRIP.search(page):
+            return page  # what Scrapy makes of a URL in normal form, by parsing it four times
+        return kind().referrer(page, entry.url)
 
 
+# What is stripped of a Referer; https://www.w3.org/TR/referrer-policy/#strip-url.
+_TO_STRIP = re.compile(r"[#@]|:(?:80|443)(?:/|$)|^(?!https?://)")
 DOWNLOAD_SLOT = "download_slot"
 GATE_SLOT = "suite_slot"
 """The ``download_slot`` that the gate wrote, so that copies of meta do not make it a wish."""
@@ -202,7 +221,8 @@ REFERRER_POLICY = "suite_referrer_policy"
 """The number of the policy of the page that linked there, if that sent one."""
 SITEMAP = "suite_sitemap"
 """The host that vouches for the sitemap that is asked for: its URLs it may name, too."""
-_OF_BULK = (BULK, HOPS, BEYOND, SELF_REDIRECT, VIA, REFERRER_POLICY, SITEMAP, "dont_retry")
+_OF_BULK = (BULK, HOPS, BEYOND, SELF_REDIRECT, VIA, REFERRER_POLICY, SITEMAP,
+            "dont_redirect", "dont_retry")  # fmt: skip
 
 # A host as nearly all URLs write it: parsing them takes ten times as long.
 _PLAIN_HOST = re.compile(r"https?://([a-z0-9._-]*[a-z0-9_-])(?::[0-9]*)?(?:[/?#]|$)")
@@ -357,7 +377,9 @@ class Translator:
         voucher = voucher_of(payload)
         if voucher is None and payload is not None and self._codec is not None:
             return self._codec.decode(payload)
-        meta = {BULK: True, "depth": entry.depth, "dont_retry": True, VIA: entry.referrer}
+        # Redirects are links: `LinkRedirects`.
+        meta = {BULK: True, "depth": entry.depth, "dont_redirect": True, "dont_retry": True,
+                VIA: entry.referrer}
         if entry.hops:
             meta[HOPS] = entry.hops
         if entry.flags & _SELF_REDIRECT:
@@ -409,19 +431,17 @@ def _flags(request: Request) -> int:
     return flags
 
 
-_STATUSES = frozenset({301, 302, 303, 307, 308})
+REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
+"""The statuses that name another URL for the same thing."""
 _NOT_ASCII = re.compile(rb"[^\x00-\x7f]")
 
 
-def redirect_target(url: str, response: Response) -> str | None:
-    """The target of the redirect *response*, the answer to *url*, in normal form.
+def redirect_target(url: str, status: int, location: bytes | None) -> str | None:
+    """The target, in normal form, of the answer to *url* with *status* and ``Location``.
 
-    None if it is no redirect, or if its ``Location`` leads nowhere that HTTP can fetch.
+    None if it is no redirect, or if *location* leads nowhere that HTTP can fetch.
     """
-    if response.status not in _STATUSES:
-        return None
-    location = response.headers.get(b"Location")
-    if not location:
+    if status not in REDIRECTS or not location:
         return None
     # Servers send raw UTF-8 and worse. Escaped byte by byte it is what they meant.
     escaped = _NOT_ASCII.sub(lambda found: b"%%%02X" % found[0][0], location)

@@ -24,6 +24,7 @@ from scrapy_spider_suite.crawl.context import Crawl, revisits_pages, write_chang
 from scrapy_spider_suite.crawl.queue.leases import Lease, PageVersion
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import NotModified
+from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.frontier.revisit_rules import (
     Mode,
     RevisitPolicy,
@@ -44,7 +45,6 @@ from scrapy_spider_suite.packs.warc import (
 )
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.revisit_plans import UNPACKED, PackedBody, RevisitPlan
-from scrapy_spider_suite.urls.page_digests import sha1_of
 
 
 class PackedBodies:
@@ -204,13 +204,14 @@ class Revisits:
                 del request.headers[name]
 
     def _conditions(self, request: Request, lease: Lease) -> dict[bytes, bytes]:
+        own = any(name in request.headers for name in _CONDITIONAL)
+        return {} if own or not _is_plain(request) else self.conditions(lease)
+
+    def conditions(self, lease: Lease) -> dict[bytes, bytes]:
+        """The header fields with which *lease* is asked for only if its page has changed."""
         plan = lease.plan
         lease.asked = False
-        if plan is None or plan.misses or not _is_plain(request):
-            return {}
-        if self._packs is not None and plan.packed is None:
-            return {}
-        if any(name in request.headers for name in _CONDITIONAL):
+        if plan is None or plan.misses or (self._packs is not None and plan.packed is None):
             return {}
         fields = plan.validators.headers()
         lease.asked = bool(fields)
@@ -220,12 +221,21 @@ class Revisits:
         """Note the result of a visit. Raises `NotModified`."""
         if not isinstance(answer, Response) or self._planner.revisits.idle:
             return
-        if answer.status == 304 and lease.asked:
-            lease.found = PageVersion(time.time(), b"", _validators(answer), unchanged=True)
+        page = Exchange.of_handler(answer.url, request.method, answer)
+        if _is_plain(request) and self.note_page(lease, page):
             request.errback = None  # nothing went wrong
             raise NotModified(f"{request.url} has not changed", answer)
-        if 200 <= answer.status < 300 and _is_plain(request):
-            lease.found = PageVersion(time.time(), sha1_of(answer.body), _validators(answer))
+
+    def note_page(self, lease: Lease, page: Exchange) -> bool:
+        """Note what the visit of *lease* found; whether the page has not changed (304)."""
+        if self._planner.revisits.idle:
+            return False
+        if page.status == 304 and lease.asked:
+            lease.found = PageVersion(time.time(), b"", _validators(page), unchanged=True)
+            return True
+        if 200 <= page.status < 300:
+            lease.found = PageVersion(time.time(), page.digest, _validators(page))
+        return False
 
     def settle(self, lease: Lease, *, packed: bool) -> None:
         """The page of *lease* has settled: make its last answer a revisit record if it is one.
@@ -265,6 +275,7 @@ def _is_plain(request: Request) -> bool:
     return request.method == "GET" and not request.body and scheme in ("http", "https")
 
 
-def _validators(response: Response) -> Validators:
-    headers = response.headers
-    return Validators.from_headers(headers.get("ETag"), headers.get("Last-Modified"))
+def _validators(page: Exchange) -> Validators:
+    fields = page.fields
+    tags, times = fields.get(b"Etag"), fields.get(b"Last-Modified")
+    return Validators.from_headers(tags[-1] if tags else None, times[-1] if times else None)

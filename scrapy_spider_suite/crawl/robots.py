@@ -202,7 +202,8 @@ class RobotsService:
         # like any other request.
         response = await engine.download_async(request)
         for _ in range(REDIRECTS_MAX):
-            target = redirect_target(request.url, response)
+            location = response.headers.get(b"Location")
+            target = redirect_target(request.url, response.status, location)
             if target is None:
                 break
             request = self._request(target)

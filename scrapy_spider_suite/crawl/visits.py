@@ -27,9 +27,11 @@ from scrapy_spider_suite.exceptions import (
     HostExcluded,
     HostUnreachable,
     NotModified,
+    PageRedirected,
     RobotsUnavailable,
     UnwantedMediaType,
 )
+from scrapy_spider_suite.fetch.exchange import Exchange, pop_exchange
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health, event_of_status
 from scrapy_spider_suite.frontier.politeness import parse_retry_after
 from scrapy_spider_suite.frontier.workbench import HostState
@@ -44,8 +46,10 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.assembly import CrawlParts
     from scrapy_spider_suite.crawl.context import Crawl, Engine
     from scrapy_spider_suite.crawl.empty_runs import OtherSchedulerRun
+    from scrapy_spider_suite.crawl.fetch_loop import FetchLoop
     from scrapy_spider_suite.crawl.maintenance import Maintenance
     from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
+    from scrapy_spider_suite.crawl.redirects import LinkRedirects
 
 logger = logging.getLogger(__name__)
 
@@ -155,15 +159,15 @@ class RequestSource:
         self._revisits = parts.revisits
         self._preparation = parts.preparation
         self._maintenance = maintenance
+        self._gated = engine.gate is not None and not parts.crawl.settings.broad
         self._loop = asyncio.get_running_loop()
         self._alarm: asyncio.TimerHandle | None = None
+        self.loop: FetchLoop | None = None
 
     def next(self) -> Request | None:
-        crawl, agent = self._crawl, self._crawl.agent
+        crawl = self._crawl
         while not self._engine.closing and not crawl.stopping:
-            if agent is not None and not agent.may_fetch():
-                break
-            lease = self._next_lease()
+            lease = self._next_for_engine()
             if lease is None:
                 break
             try:
@@ -171,6 +175,7 @@ class RequestSource:
             except CodecError as error:
                 logger.error("%s cannot be read back and is dropped: %s", lease.entry.url, error)
                 lease.event = Event.DROPPED
+                self._visits.caps.settle(lease)
                 crawl.frontier.commit.settle(lease, crawl.now())
                 self._visits.release(lease, crawl.now())
                 continue
@@ -179,8 +184,6 @@ class RequestSource:
                 # Scrapy's OffsiteMiddleware lets it pass.
                 request.meta.update({BEYOND: beyond, "allow_offsite": True})
             crawl.leases[request] = lease
-            self._revisits.leased(lease)
-            self._visits.caps.book(lease, crawl.now())
             place = "memory" if isinstance(lease.entry.payload, Request) else "disk"
             stats = crawl.crawler.stats
             stats.inc_value("scheduler/dequeued")
@@ -188,13 +191,28 @@ class RequestSource:
             return request
         return None
 
-    def _next_lease(self) -> Lease | None:
+    def _next_for_engine(self) -> Lease | None:
+        # With a fetch loop, only what that leaves to the engine.
+        return self.next_lease() if self.loop is None else self.loop.pop_aside()
+
+    def next_lease(self) -> Lease | None:
+        """Return the next fetch whose time has come; None: nothing may be fetched now."""
+        agent = self._crawl.agent
+        if agent is not None and not agent.may_fetch():
+            return None
+        lease = self._next_ready()
+        if lease is not None:
+            self._revisits.leased(lease)
+            self._visits.caps.book(lease, self._crawl.now())
+        return lease
+
+    def _next_ready(self) -> Lease | None:
         crawl, visits = self._crawl, self._visits
         while True:
             if self._visits.ready:
                 return self._visits.ready.pop()
             now = crawl.now()
-            if self._engine.gate is not None and (lease := visits.dead_hosts.next_lease(now)):
+            if self._gated and (lease := visits.dead_hosts.next_lease(now)):
                 return lease
             held = self._preparation.full or self._visits.caps.pause(now) > 0
             leases = [] if held else crawl.frontier.leases.acquire(now)
@@ -229,9 +247,12 @@ class ForeignDownloader:
     retries and media have no visits.
     """
 
-    def __init__(self, crawl: Crawl, visits: Visits, downloader: Downloader) -> None:
+    def __init__(
+        self, crawl: Crawl, visits: Visits, redirects: LinkRedirects, downloader: Downloader
+    ) -> None:
         self._crawl = crawl
         self._visits = visits
+        self._redirects = redirects
         self._fetch = downloader.fetch
         vars(downloader)["fetch"] = self.fetch
 
@@ -244,6 +265,8 @@ class ForeignDownloader:
         error: BaseException | None = None
         try:
             result = yield self._fetch(request, *spider)
+            if lease is not None:
+                self._redirects.refuse_redirect(request, lease, result)
             return result
         except BaseException as raised:
             error = raised
@@ -257,11 +280,13 @@ class ForeignDownloader:
         error: BaseException | None,
     ) -> None:  # fmt: skip
         crawl = self._crawl
-        if error is not None:
+        exchange = pop_exchange(request)
+        if error is not None and not isinstance(error, PageRedirected):
             self._visits.heard(lease, event_of_error(error))
         elif isinstance(result, Response):
             self._visits.heard(lease, event_of_status(result.status), result)
-            self._visits.caps.received(request, lease, result)
+            exchange = exchange or Exchange.of_handler(request.url, request.method, result)
+            self._visits.caps.received(exchange, lease)
         visit, workbench, now = lease.visit, crawl.frontier.workbench, crawl.now()
         wired = error is None or OUTCOMES[event_of_error(error)].health is not Health.NONE
         if visit is not None and wired:
@@ -306,35 +331,54 @@ class Visits:
     def heard(self, lease: Lease, event: Event, response: Response | None = None) -> None:
         """Note *event*, the answer of the host of *lease*, before any middleware sees it."""
         lease.heard = event
-        lease.retry_after = None if response is None else _retry_after(response)
+        if response is not None:
+            headers = response.headers
+            self.note_answer(
+                lease, response.url, response.status, headers.get(b"Retry-After"),
+                headers.get(b"Location"),
+            )  # fmt: skip
+
+    def note_answer(
+        self, lease: Lease, url: str, status: int, retry_after: bytes | None,
+        location: bytes | None,
+    ) -> None:  # fmt: skip
+        lease.retry_after = _retry_after(status, retry_after)
         twins = self._crawl.normalizer.twins
-        if response is not None and twins is not None:
-            note_redirect(twins, response)
+        if twins is not None:
+            note_redirect(twins, url, status, location)
 
     def fetched(
         self, lease: Lease, result: Request | Response | None, error: BaseException | None
     ) -> None:
-        crawl = self._crawl
-        now = crawl.now()
-        self.caps.settle(lease)
         if error is not None:
-            lease.event = event_of_error(error)
-            if isinstance(error, UnwantedMediaType | NotModified):
-                lease.status = error.response.status
-            if isinstance(error, RobotsUnavailable) and lease.visit is not None:
-                self._no_robots(lease, lease.visit.host, error.retry_at)
-            elif isinstance(error, HostExcluded) and lease.visit is not None:
-                frontier, host = crawl.frontier, lease.visit.host
-                if not frontier.policy_update.is_excluded(host, now):
-                    # The rule is for another host that shares its slot, or for some of its URLs.
-                    until = min(error.until - frontier.wall_offset, now + _BARRED)
-                    frontier.health.postpone(host, until, str(error))
+            self.failed(lease, error)
         elif result is not None:
-            lease.event = event_of_result(result)
-            if isinstance(result, Response):
-                lease.status = result.status
-            elif isinstance(result, Request):
-                crawl.translator.parents[result] = lease
+            status = result.status if isinstance(result, Response) else 0
+            if isinstance(result, Request):
+                self._crawl.translator.parents[result] = lease
+            self.answered(lease, event_of_result(result), status)
+
+    def answered(self, lease: Lease, event: Event, status: int) -> None:
+        """The visit of *lease* is over with *event*; *status* 0: its URL led elsewhere."""
+        self.caps.settle(lease)
+        lease.event, lease.status = event, status
+        self.release(lease, self._crawl.now())
+
+    def failed(self, lease: Lease, error: BaseException) -> None:
+        """The visit of *lease* is over with *error*."""
+        crawl, now = self._crawl, self._crawl.now()
+        self.caps.settle(lease)
+        lease.event = event_of_error(error)
+        if isinstance(error, UnwantedMediaType | NotModified):
+            lease.status = error.response.status
+        if isinstance(error, RobotsUnavailable) and lease.visit is not None:
+            self._no_robots(lease, lease.visit.host, error.retry_at)
+        elif isinstance(error, HostExcluded) and lease.visit is not None:
+            frontier, host = crawl.frontier, lease.visit.host
+            if not frontier.policy_update.is_excluded(host, now):
+                # The rule is for another host that shares its slot, or for some of its URLs.
+                until = min(error.until - frontier.wall_offset, now + _BARRED)
+                frontier.health.postpone(host, until, str(error))
         if crawl.stopping and lease.event in (Event.TOO_LARGE, Event.DOWNLOAD_ERROR):
             lease.event = Event.INTERRUPTED
         self.release(lease, now)
@@ -401,7 +445,8 @@ class Visits:
         """
         crawl = self._crawl
         if OUTCOMES[event_of_result(response)].health is Health.OVERLOADED:
-            wait, why = _retry_after(response), "Retry-After"
+            asked, why = response.headers.get(b"Retry-After"), "Retry-After"
+            wait = _retry_after(response.status, asked)
             if wait is None:
                 wait, why = crawl.settings.backoff_base, f"status {response.status}"
             crawl.frontier.health.postpone(host, crawl.now() + wait, why)
@@ -437,8 +482,7 @@ class Visits:
             )  # fmt: skip
 
 
-def _retry_after(response: Response) -> float | None:
-    if response.status not in (429, 503):
+def _retry_after(status: int, value: bytes | None) -> float | None:
+    if value is None or status not in (429, 503):
         return None
-    value = response.headers.get("Retry-After")
-    return None if value is None else parse_retry_after(value.decode("latin-1"), time.time())
+    return parse_retry_after(value.decode("latin-1"), time.time())

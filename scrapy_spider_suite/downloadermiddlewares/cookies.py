@@ -85,6 +85,10 @@ class HostCookiesMiddleware(CookiesMiddleware):
         self._close(key, before, changed=True)
         return response
 
+    def knows(self, host: str) -> bool:
+        """Whether any host of the registered domain of *host* has set cookies."""
+        return bool(self._rows) and (None, registered_domain(host)) in self._rows
+
     def row(self, key: JarKey) -> bytes | None:
         return self._rows.get(key)
 

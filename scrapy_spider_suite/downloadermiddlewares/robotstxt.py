@@ -91,14 +91,19 @@ class RobotsMiddleware:
         if request.meta.get("dont_obey_robotstxt") or not robots.obeys(request.url):
             return
         rules = await robots.rules_for(request.url, request)
+        header = request.headers.get(b"User-Agent")
+        agent = robots.agent_for(request.url, None if header is None else _text(header))
+        self.check(rules, request.url, agent)
+
+    def check(self, rules: RobotsRules, url: str, agent: str) -> None:
+        """Raise `RobotsForbidden` or `RobotsUnavailable` unless *agent* may have *url*."""
         if rules.verdict is RobotsVerdict.DISALLOW_FOR_NOW:
             self._stats.inc_value("robotstxt/unavailable")
             raise RobotsUnavailable(f"No robots.txt of {rules.origin} for now", rules.expires_at)
-        header = request.headers.get(b"User-Agent")
-        agent = robots.agent_for(request.url, None if header is None else _text(header))
-        if not self._parser(rules).allowed(request.url, agent):
+        own = self._parser_class is None or rules.verdict is not RobotsVerdict.RULES
+        if not (rules if own else self._parser(rules)).allowed(url, agent):
             self._stats.inc_value("robotstxt/forbidden")
-            logger.debug("Forbidden by robots.txt: %(request)s", {"request": request})
+            logger.debug("Forbidden by robots.txt: <GET %s>", url)
             raise RobotsForbidden("Forbidden by robots.txt")
 
     def _parser(self, rules: RobotsRules) -> RobotParser:

@@ -29,7 +29,7 @@ class HostUserAgentMiddleware:
 
     def __init__(self, crawler: Crawler, mailbox: str = "") -> None:
         self._crawler = crawler
-        self._mailbox = mailbox.encode()
+        self.mailbox = mailbox.encode()
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
@@ -54,8 +54,8 @@ class HostUserAgentMiddleware:
 
     def process_request(self, request: Request) -> None:
         """Set or take back the User-Agent; set the From."""
-        if self._mailbox:
-            request.headers.setdefault(b"From", self._mailbox)
+        if self.mailbox:
+            request.headers.setdefault(b"From", self.mailbox)
         name = self._policy_file.user_agent(request.url)
         before = request.meta.pop(_BEFORE, None)
         if before is None and name is None:

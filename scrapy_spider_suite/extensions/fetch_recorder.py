@@ -2,34 +2,35 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import re
-from collections.abc import Collection
 from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from scrapy import signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
-from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.gate import FinishedFetch, add_fetch_observer
-from scrapy_spider_suite.crawl.requests import VIA, event_of_error
+from scrapy_spider_suite.crawl.gate import add_fetch_observer
+from scrapy_spider_suite.crawl.requests import event_of_exchange
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.exceptions import UnwantedMediaType
 from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER, FetchLine, FetchLog, format_line
-from scrapy_spider_suite.fetch.http_messages import ADDRESS
-from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.runtime.refusal import refuse_crawl
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
-from scrapy_spider_suite.runtime.text import field_text, media_type
+from scrapy_spider_suite.runtime.text import media_type
 from scrapy_spider_suite.settings.project import is_crawl, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.counters import OTHER, FetchTotals
 from scrapy_spider_suite.store.interface import Store
-from scrapy_spider_suite.urls.page_digests import sha1_of, warc_digest
+from scrapy_spider_suite.urls.page_digests import warc_digest
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.fetch.exchange import Exchange
+    from scrapy_spider_suite.frontier.outcomes import Event
 
 logger = logging.getLogger(__name__)
 
@@ -120,61 +121,41 @@ class FetchRecorder:
             logger.error("the fetch log in %s cannot be written: %s", log.folder, log.error)
         self._warned = log.error is not None
 
-    def fetched(self, fetched: FinishedFetch) -> None:
-        kind = PAGE
-        if fetched.lease is None:
-            kind = ROBOTS if urlparse_cached(fetched.request).path == "/robots.txt" else ASIDE
-        fetch = _fetch(fetched, kind, with_digest=self._wanted)
-        type_ = fetch.type or "-"
-        if fetch.type and not _TYPE.fullmatch(fetch.type):
-            type_ = OTHER
-        self._tallies.count(str(fetch.status or fetch.reason), type_, kind, fetch.bytes, fetch.ms)
-        if not self._wanted:
+    def fetched(self, fetch: Lease) -> None:
+        exchange, kind = fetch.exchange, PAGE
+        if exchange is None:
             return
-        line = format_line(fetch)
-        if self._log is None:
-            self._early.append((line, fetch.time))
-        else:
-            self._log.add(line, fetch.time)
+        if fetch.aside:
+            kind = ROBOTS if urlsplit(exchange.url).path == "/robots.txt" else ASIDE
+        reason = event_of_exchange(exchange)
+        type_ = media_type(exchange.field(b"Content-Type"))
+        named = type_ or "-"
+        if type_ and not _TYPE.fullmatch(type_):
+            named = OTHER
+        size, ms = len(exchange.body), round(exchange.seconds * 1_000)
+        self._tallies.count(str(exchange.status or reason), named, kind, size, ms)
+        if self._wanted:
+            self._write_line(fetch, exchange, kind, reason, type_, ms)
 
-
-def _fetch(fetched: FinishedFetch, kind: str, *, with_digest: bool) -> FetchLine:
-    # Nothing here depends on what a project puts into its meta.
-    request, lease, response = fetched.request, fetched.lease, fetched.response
-    if isinstance(fetched.error, UnwantedMediaType):
-        response = fetched.error.response  # its head tells more than nothing
-    if isinstance(fetched.error, asyncio.CancelledError):
-        reason = Event.INTERRUPTED
-    elif fetched.error is not None:
-        reason = event_of_error(fetched.error)
-    else:
-        reason = event_of_status(0 if response is None else response.status)
-    flags: Collection[str] = ()
-    status, body, type_, digest = None, b"", "", ""
-    address = request.meta.get(ADDRESS) or ""
-    if response is not None:
-        flags, status, body = response.flags, response.status, response.body
-        type_ = media_type(field_text(response.headers, "Content-Type"))
-        if with_digest and body:  # as in a WARC-Payload-Digest: SHA-1 in base 32
-            digest = warc_digest(sha1_of(body)).removeprefix("sha1:")
-        address = response.ip_address or address
-    depth = request.meta.get("depth") if lease is None else lease.entry.depth
-    via = request.meta.get(VIA) or field_text(request.headers, "Referer")
-    return FetchLine(
-        time=fetched.ended,
-        status=status,
-        bytes=len(body),
-        ms=round(fetched.seconds * 1_000),
-        url=request.url,
-        via=str(via),
-        depth=depth if isinstance(depth, int) else None,
-        type=type_,
-        digest=digest,
-        address=str(address),
-        reason=reason,
-        remarks=(
+    def _write_line(
+        self, fetch: Lease, exchange: Exchange, kind: str, reason: Event, type_: str, ms: int
+    ) -> None:
+        entry, digest = fetch.entry, ""
+        if exchange.body:  # as in a WARC-Payload-Digest: SHA-1 in base 32
+            digest = warc_digest(exchange.digest).removeprefix("sha1:")
+        flags = exchange.flags
+        remarks = (
             *(() if kind == PAGE else (kind,)),
-            *(() if request.method == "GET" else (request.method,)),
-            *(flag for flag in _REMARKED_FLAGS if flag in flags),
-        ),
-    )
+            *(() if exchange.method == "GET" else (exchange.method,)),
+            *((flag for flag in _REMARKED_FLAGS if flag in flags) if flags else ()),
+        )
+        ended = exchange.began + exchange.seconds
+        line = format_line(FetchLine(
+            ended, exchange.status or None, len(exchange.body), ms, exchange.url, entry.referrer,
+            entry.depth if entry.depth >= 0 else None, type_, digest, exchange.address, reason,
+            remarks,
+        ))  # fmt: skip
+        if self._log is None:
+            self._early.append((line, ended))
+        else:
+            self._log.add(line, ended)

@@ -66,14 +66,15 @@ class Connection(asyncio.Protocol):
 
     Attributes:
         listener: gets the bytes of an answer; None: idle.
-        peer: the connected address.
+        peer: the connected address; "" before.
+        tls_protocols: ``tls/1.3`` over TLS, else nothing.
         fetches: requests sent on it.
         idle_until: loop time, in seconds, at which an idle one is closed.
     """
 
     __slots__ = (
         "_holds_slot", "_pool", "_transport", "certificate", "fetches", "idle_until", "key",
-        "listener", "peer",
+        "listener", "peer", "tls_protocols",
     )  # fmt: skip
 
     def __init__(self, pool: ConnectionPool, key: ConnectionKey) -> None:
@@ -82,9 +83,10 @@ class Connection(asyncio.Protocol):
         self._holds_slot = False
         self._transport: asyncio.Transport | None = None
         self.key = key
-        self.peer: ipaddress.IPv4Address | ipaddress.IPv6Address | None = None
+        self.peer = ""
         self.fetches = 0
         self.certificate: Any = None
+        self.tls_protocols: tuple[str, ...] = ()
         self.idle_until = 0.0
 
     @property
@@ -124,7 +126,7 @@ class Connection(asyncio.Protocol):
         self._transport = transport  # type: ignore[assignment]
         name = transport.get_extra_info("peername")
         if name:
-            self.peer = ipaddress.ip_address(name[0].partition("%")[0])
+            self.peer = str(ipaddress.ip_address(name[0].partition("%")[0]))
 
     def data_received(self, data: bytes) -> None:
         """Pass *data* on; unrequested bytes end an idle connection."""
@@ -150,7 +152,10 @@ class ConnectionPool:
     Attributes:
         slots: one for each open connection; acquired before connecting.
         counts: see ``suite/connections/…`` in docs/stats.md.
+        logs_tls: protocol and cipher of each connection are logged.
     """
+
+    logs_tls = False
 
     def __init__(self, limit: int, capacity: int) -> None:
         self.limit = max(1, limit)
@@ -270,6 +275,12 @@ async def connect(
         raise
     connection.hold_slot()
     pool.counts["opened"] += 1
+    if (ssl_object := connection.ssl_object) is not None:
+        connection.certificate = peer_certificate(ssl_object)
+        version = ssl_object.version() or "TLS"
+        connection.tls_protocols = (version.lower().replace("tlsv", "tls/"),)
+        if pool.logs_tls:
+            log_connection(ssl_object)
     return connection
 
 
@@ -359,7 +370,8 @@ _pools: WeakKeyDictionary[Crawler, ConnectionPool] = WeakKeyDictionary()
 def crawler_pool(crawler: Crawler) -> ConnectionPool:
     if crawler not in _pools:
         files = raise_file_limit()
-        _pools[crawler] = ConnectionPool(idle_limit(files), capacity=files - files // 4)
+        _pools[crawler] = pool = ConnectionPool(idle_limit(files), capacity=files - files // 4)
+        pool.logs_tls = crawler.settings.getbool("DOWNLOADER_CLIENT_TLS_VERBOSE_LOGGING")
     return _pools[crawler]
 
 

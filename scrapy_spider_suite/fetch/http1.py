@@ -17,15 +17,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from functools import partial
 from time import monotonic
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 from pydispatch.dispatcher import getAllReceivers  # type: ignore[import-untyped]
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.exceptions import (
     CannotResolveHostError,
-    DownloadCancelledError,
     DownloadFailedError,
     DownloadTimeoutError,
     NotConfigured,
@@ -34,7 +34,6 @@ from scrapy.exceptions import (
     StopDownload,
 )
 from scrapy.http import Headers, Response
-from scrapy.responsetypes import responsetypes
 from twisted.python.failure import Failure
 from twisted.web.iweb import UNKNOWN_LENGTH
 
@@ -48,198 +47,64 @@ from scrapy_spider_suite.fetch.connections import (
     connect,
     crawler_pool,
     has_own_context_factory,
-    log_connection,
     make_ssl_context,
-    peer_certificate,
+)
+from scrapy_spider_suite.fetch.exchange import (
+    BodyLimits,
+    Exchange,
+    note_exchange,
+    pop_exchange,
 )
 from scrapy_spider_suite.fetch.http_messages import (
     ADDRESS,
     DEPARTURE,
     KEEP_ALIVE,
     MEDIA_TYPES,
-    RECEIVED,
     TRUNCATE,
-    TRUNCATED,
-    WIRE,
-    MalformedResponseError,
     Origin,
-    ResponseBoundsError,
-    ResponseReader,
-    StreamEnd,
-    WireCopy,
     request_bytes,
     split_url,
 )
 from scrapy_spider_suite.fetch.resolver import suite_resolver
-from scrapy_spider_suite.runtime.text import media_type
-from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.signals import settings_changed
 
 logger = logging.getLogger(__name__)
 
-IDLE_SECONDS: Final = 15.0
-"""How long an idle connection is kept if the server does not say how long it keeps it."""
-SERVER_IDLE_SECONDS: Final = 5.0
-"""How long such a server is believed to keep it (the default of Apache and Node)."""
-MAX_IDLE_SECONDS: Final = 120.0  # most seconds that a connection is kept idle
 _IDEMPOTENT: Final = frozenset({"GET", "HEAD", "OPTIONS", "DELETE", "TRACE"})
 """Methods of requests that may be sent twice after a dead connection; the list is Twisted's."""
 
 
-class BodyLimits(NamedTuple):
-    """How much of a body is read."""
+class _DownloadSignals:
+    """Sends the signals of a download where somebody listens; their receivers may stop it."""
 
-    maxsize: int  # bytes above which the download is cancelled; 0: no limit
-    warnsize: int  # bytes above which a warning is logged; 0: never
-    truncate: int | None  # bytes after which reading stops without an error
-    fail_on_dataloss: bool  # a body that breaks off is an error, else a response with a flag
-    media_types: tuple[str, ...]  # of 2xx answers that are read; () for all
-
-
-class HttpExchange:
-    """One request and its answer on one connection; a `ConnectionListener`.
-
-    Invariant: *outcome* is set once: to None with a response, else to the error.
-
-    Attributes:
-        stop: the exception of a signal handler that stopped the download.
-        unwanted: only the head was read, because of the media type.
-        size: bytes received, head and framing included.
-    """
-
-    __slots__ = (
-        "_crawler", "_head_seen", "_limits", "_request", "_started", "_warned", "flags",
-        "outcome", "reader", "size", "stop", "unwanted",
-    )  # fmt: skip
-
-    def __init__(
-        self, crawler: Crawler, request: Request, limits: BodyLimits, started: float
-    ) -> None:
+    def __init__(self, crawler: Crawler, request: Request) -> None:
         self._crawler = crawler
         self._request = request
-        self._limits = limits
-        self._started = started  # time.monotonic() when the download began
-        self._head_seen = self._warned = False
-        self.reader = ResponseReader(request.method)
-        self.outcome: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.flags: list[str] = []
+        self._started = monotonic()
         self.stop: StopDownload | None = None
-        self.unwanted = False
-        self.size = 0
 
-    def headers(self) -> Headers:
-        headers = Headers()  # filled past its methods: the reader has normalised the names
-        dict.update(headers, self.reader.fields)
-        return headers
-
-    def idle_seconds(self) -> float:
-        """Return how long the connection may idle now; 0: the server closes it before."""
-        reader, request = self.reader, self._request
-        asked: list[bytes] | None = dict.get(request.headers, b"Connection")
-        if asked is not None and b"close" in b",".join(asked).lower():
-            return 0.0
-        if not reader.keeps_alive or self.stop is not None:
-            return 0.0
-        promised = reader.keep_alive_timeout
-        next_fetch = request.meta.get(KEEP_ALIVE)
-        if next_fetch is not None:
-            kept = SERVER_IDLE_SECONDS if promised is None else promised
-            if next_fetch > kept:
-                return 0.0
-        return IDLE_SECONDS if promised is None else min(promised, MAX_IDLE_SECONDS)
-
-    def received(self, data: bytes) -> None:
-        reader = self.reader
-        self.size += len(data)
-        if self.outcome.done():
-            reader.excess = True
-            return
-        known = reader.size
-        try:
-            reader.feed(data)
-        except MalformedResponseError as error:
-            self._on_malformed(error)
-            return
-        if not self._head_seen:
-            if not reader.head_done:
-                return
-            self._on_head()
-        if reader.size > known and not self.outcome.done():
-            self._on_body(known)
-        if reader.done:
-            self._finish()
-
-    def disconnected(self, error: Exception | None) -> None:
-        if self.outcome.done():
-            return
-        end = self.reader.close()
-        why = f": {error}" if error else ""
-        if end is StreamEnd.CLOSED:
-            self._finish("partial")
-        elif self._head_seen:
-            self._lose_data(f"connection closed before the end of the body{why}")
-        elif end is StreamEnd.NOTHING:
-            self._fail(DownloadFailedError(f"connection closed without an answer{why}"))
-        else:
-            self._fail(DownloadFailedError(f"connection closed within the head{why}"))
-
-    def _on_head(self) -> None:
-        self._head_seen = True
-        request, limits, length = self._request, self._limits, self.reader.length
-        request.meta["download_latency"] = monotonic() - self._started
+    def head_received(self, exchange: Exchange) -> None:
+        self._request.meta["download_latency"] = monotonic() - self._started
         if self._has_receiver(signals.headers_received):
-            expected = UNKNOWN_LENGTH if length is None else length
-            self._stop_if_asked(
-                signals.headers_received, headers=self.headers(), body_length=expected
-            )
-            if self.outcome.done():
-                self.reader.cut_body(0)  # what came along with the head was not asked for
-                return
-        if limits.media_types and not self._is_wanted():
-            self.unwanted = True
-            self._finish()
-            self.reader.cut_body(0)
-            return
-        if length is None:
-            return
-        wanted = length if limits.truncate is None else min(length, limits.truncate)
-        self._check_size(wanted, "Expected to receive")
+            reader, headers = exchange.reader, Headers()
+            dict.update(headers, reader.fields)
+            expected = UNKNOWN_LENGTH if reader.length is None else reader.length
+            named = {"headers": headers, "body_length": expected}
+            if self._is_stopped(signals.headers_received, named):
+                reader.cut_body(0)  # what came along with the head was not asked for
+                exchange.finish("download_stopped")
 
-    def _on_body(self, known: int) -> None:
-        # The body from byte *known* on is new.
-        reader, truncate = self.reader, self._limits.truncate
-        if self._has_receiver(signals.bytes_received):
-            self._stop_if_asked(signals.bytes_received, data=reader.body(known))
-            if self.outcome.done():
-                return
-        if truncate is not None and (
-            reader.size > truncate or reader.size == truncate < (reader.length or 0)
+    def body_received(self, exchange: Exchange, known: int) -> None:
+        if self._has_receiver(signals.bytes_received) and self._is_stopped(
+            signals.bytes_received, {"data": exchange.reader.body(known)}
         ):
-            reader.cut_body(truncate)
-            self._finish(TRUNCATED)
-        else:
-            self._check_size(reader.size, "Received")
-
-    def _is_wanted(self) -> bool:
-        if not 200 <= self.reader.status < 300:
-            return True
-        types = self.reader.fields.get(b"Content-Type", [b""])
-        found, wanted = media_type(types[-1].decode("latin-1")), self._limits.media_types
-        return not found or found in wanted or f"{found.partition('/')[0]}/*" in wanted
-
-    def _on_malformed(self, error: MalformedResponseError) -> None:
-        # The beginning of a broken body may be wanted.
-        if self.reader.head_done and not isinstance(error, ResponseBoundsError):
-            if not self._head_seen:
-                self._on_head()
-            self._lose_data(str(error))
-        else:
-            self._fail(error)
+            exchange.finish("download_stopped")
 
     def _has_receiver(self, signal: object) -> bool:
         return next(iter(getAllReceivers(self._crawler.signals.sender, signal)), None) is not None
 
-    def _stop_if_asked(self, signal: object, **named: Any) -> None:
+    def _is_stopped(self, signal: object, named: dict[str, Any]) -> bool:
         results = self._crawler.signals.send_catch_log(
             signal=signal, request=self._request, spider=self._crawler.spider, **named
         )
@@ -248,42 +113,8 @@ class HttpExchange:
                 name = getattr(receiver, "__qualname__", repr(receiver))
                 logger.debug("Download stopped for %s from signal handler %s", self._request, name)
                 self.stop = result.value
-                self._finish("download_stopped")
-                return
-
-    def _lose_data(self, why: str) -> None:
-        if self._limits.fail_on_dataloss:
-            self._fail(ResponseDataLossError(why))
-        else:
-            self._finish("dataloss")
-
-    def _check_size(self, size: int, prefix: str) -> None:
-        limits = self._limits
-        if limits.maxsize and size > limits.maxsize:
-            message = (
-                f"{prefix} {size} bytes which is larger than download max size"
-                f" ({limits.maxsize}) in request {self._request}."
-            )
-            logger.warning(message)
-            self._fail(DownloadCancelledError(message))
-        elif limits.warnsize and size > limits.warnsize and not self._warned:
-            self._warned = True
-            logger.warning(
-                "%s %d bytes which is larger than download warn size (%d) in request %s.",
-                prefix, size, limits.warnsize, self._request,
-            )  # fmt: skip
-
-    def _finish(self, flag: str | None = None) -> None:
-        if not self.outcome.done():
-            self.reader.release()
-            if flag:
-                self.flags.append(flag)
-            self.outcome.set_result(None)
-
-    def _fail(self, error: Exception) -> None:
-        if not self.outcome.done():
-            self.reader.release()
-            self.outcome.set_exception(error)
+                return True
+        return False
 
 
 class Http1Handler:
@@ -298,7 +129,7 @@ class Http1Handler:
     - ``suite_truncate``: bytes of body after which reading stops, with the flag ``truncated``.
     - ``suite_media_types``: of 2xx answers that are read; others raise `UnwantedMediaType`.
 
-    It sets ``suite_received``, the bytes received, and, for packs, ``suite_wire``, a `WireCopy`.
+    `pop_exchange` has the exchange of a request, also after an error.
     """
 
     lazy = False
@@ -320,10 +151,8 @@ class Http1Handler:
         self._warnsize = settings.getint("DOWNLOAD_WARNSIZE")
         self._fail_on_dataloss = settings.getbool("DOWNLOAD_FAIL_ON_DATALOSS")
         self._dataloss_warned = False
-        self._bind = _bind_address(settings.get("DOWNLOAD_BIND_ADDRESS"))
+        self._bind = bind_address(settings.get("DOWNLOAD_BIND_ADDRESS"))
         self._tls = make_ssl_context(settings)
-        self._packed = suite_settings(crawler).packs_dir is not None
-        self._tls_verbose = settings.getbool("DOWNLOADER_CLIENT_TLS_VERBOSE_LOGGING")
         self._proxied: Any = None  # Scrapy's own handler, made for the first request with a proxy
 
     @classmethod
@@ -342,15 +171,16 @@ class Http1Handler:
         meta = request.meta
         if meta.get("proxy"):
             return await self._through_proxy(request)
-        meta.pop(RECEIVED, None)
+        pop_exchange(request)  # of an earlier attempt
         origin, target = split_url(request.url)
         message = request_bytes(
             request.method, target, origin.header, request.headers, request.body
         )
         seconds = meta.get("download_timeout") or self._timeout
+        watch = _DownloadSignals(self._crawler, request)
         try:
             async with asyncio.timeout(seconds) as timeout:
-                connection, exchange = await self._fetch(request, origin, message, timeout)
+                exchange = await self._fetch(request, origin, message, timeout, watch)
         except TimeoutError:
             raise DownloadTimeoutError(
                 f"Getting {request.url} took longer than {seconds} seconds."
@@ -365,9 +195,13 @@ class Http1Handler:
                     request.url,
                 )
             raise
-        if self._packed:
-            meta[WIRE] = _wire_copy(message, connection, exchange)
-        return self._response(request, connection, exchange)
+        response = exchange.make_response()
+        if watch.stop is not None and watch.stop.fail:
+            watch.stop.response = response
+            raise watch.stop
+        if exchange.unwanted:
+            raise UnwantedMediaType(response)
+        return response
 
     def _publish_counts(self) -> None:
         if self._crawler.stats is not None:
@@ -384,30 +218,30 @@ class Http1Handler:
     # One fetch
 
     async def _fetch(
-        self, request: Request, origin: Origin, message: bytes, timeout: asyncio.Timeout
-    ) -> tuple[Connection, HttpExchange]:
-        started = monotonic()
+        self, request: Request, origin: Origin, message: bytes, timeout: asyncio.Timeout,
+        watch: _DownloadSignals,
+    ) -> Exchange:  # fmt: skip
         if (departure := request.meta.get(DEPARTURE)) is not None:
             departure.hold()
         bind = request.meta.get("bindaddress")
-        bind = self._bind if bind is None else _bind_address(bind)
+        bind = self._bind if bind is None else bind_address(bind)
         addresses = await self._addresses(request, origin)
         server = origin.scheme, origin.host, origin.port, bind
         keys = [ConnectionKey(each, *server) for each in addresses]
         connection = next(filter(None, map(self._pool.checkout, keys)), None)
         if connection is not None:
-            exchange = self._exchange(request, started)
             try:
-                return await self._converse(request, connection, exchange, message)
+                return await self._converse(request, connection, message, watch)
             except DownloadFailedError:
                 # Without a byte of an answer: the server closed it just as it was taken.
-                if exchange.reader.touched or request.method not in _IDEMPOTENT or request.body:
+                exchange = pop_exchange(request)
+                touched = exchange is None or exchange.reader.touched
+                if touched or request.method not in _IDEMPOTENT or request.body:
                     raise
                 self._pool.counts["retried"] += 1
                 await _wait_before_resend(request, timeout)
         connection = await self._open(keys, timeout)
-        exchange = self._exchange(request, started)
-        return await self._converse(request, connection, exchange, message)
+        return await self._converse(request, connection, message, watch)
 
     async def _addresses(self, request: Request, origin: Origin) -> Sequence[str]:
         # At least one, in order of preference.
@@ -421,23 +255,31 @@ class Http1Handler:
             raise CannotResolveHostError(str(error)) from error
 
     async def _converse(
-        self, request: Request, connection: Connection, exchange: HttpExchange, message: bytes
-    ) -> tuple[Connection, HttpExchange]:
+        self, request: Request, connection: Connection, message: bytes, watch: _DownloadSignals
+    ) -> Exchange:
+        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        exchange = Exchange(
+            request.url, message, self._limits(request), partial(_resolve, over), request.method
+        )
+        exchange.observer = watch
+        note_exchange(request, exchange)
         idle_seconds = 0.0
         connection.send(message, exchange)
         if (departure := request.meta.get(DEPARTURE)) is not None:
             departure.gone(monotonic())  # after the bytes: whatever held them up delays no less
         try:
-            await exchange.outcome
-            idle_seconds = exchange.idle_seconds()
+            await over
+            exchange.note_connection(connection)
+            if watch.stop is None and not _asks_to_close(request):
+                idle_seconds = exchange.idle_seconds(request.meta.get(KEEP_ALIVE))
         finally:
+            exchange.observer = exchange.error = None  # both lead back to *request*
             connection.listener = None
-            request.meta[RECEIVED] = request.meta.get(RECEIVED, 0) + exchange.size
             if idle_seconds > 0:
                 self._pool.keep_idle(connection, idle_seconds)
             else:
                 connection.close()
-        return connection, exchange
+        return exchange
 
     async def _open(self, keys: Sequence[ConnectionKey], timeout: asyncio.Timeout) -> Connection:
         for key in keys[:-1]:
@@ -449,49 +291,17 @@ class Http1Handler:
 
     async def _open_one(self, key: ConnectionKey, timeout: asyncio.Timeout) -> Connection:
         tls = self._tls if key.scheme == "https" else None
-        connection = await connect(self._pool, key, tls, timeout)
-        ssl_object = connection.ssl_object
-        if ssl_object is not None:
-            connection.certificate = peer_certificate(ssl_object)
-            if self._tls_verbose:
-                log_connection(ssl_object)
-        return connection
+        return await connect(self._pool, key, tls, timeout)
 
-    def _exchange(self, request: Request, started: float) -> HttpExchange:
+    def _limits(self, request: Request) -> BodyLimits:
         meta = request.meta
-        limits = BodyLimits(
+        return BodyLimits(
             meta.get("download_maxsize", self._maxsize),
             meta.get("download_warnsize", self._warnsize),
             meta.get(TRUNCATE),
             meta.get("download_fail_on_dataloss", self._fail_on_dataloss),
             tuple(meta.get(MEDIA_TYPES, ())),
         )
-        return HttpExchange(self._crawler, request, limits, started)
-
-    def _response(
-        self, request: Request, connection: Connection, exchange: HttpExchange
-    ) -> Response:
-        reader = exchange.reader
-        headers = exchange.headers()
-        body = reader.body()
-        url = request.url.partition("#")[0]
-        cls = responsetypes.from_args(headers=headers, url=url, body=body)
-        response = cls(
-            url=url,
-            status=reader.status,
-            body=body,
-            flags=exchange.flags,
-            certificate=connection.certificate,
-            ip_address=connection.peer,
-            protocol=reader.version,
-        )
-        response.headers = headers  # as an argument it would be copied and normalised again: 10 µs
-        if exchange.stop is not None and exchange.stop.fail:
-            exchange.stop.response = response
-            raise exchange.stop
-        if exchange.unwanted:
-            raise UnwantedMediaType(response)
-        return response
 
     async def _through_proxy(self, request: Request) -> Response:
         if self._proxied is None:
@@ -508,12 +318,18 @@ class Http1Handler:
         return await self._proxied.download_request(request)  # type: ignore[no-any-return]
 
 
-def _wire_copy(message: bytes, connection: Connection, exchange: HttpExchange) -> WireCopy:
-    reader, tls = exchange.reader, connection.ssl_object
-    protocols = [reader.version.lower()]
-    if tls is not None:
-        protocols.append((tls.version() or "TLS").lower().replace("tlsv", "tls/"))
-    return WireCopy(message, reader.head, tuple(protocols))
+def _resolve(over: asyncio.Future[None], exchange: Exchange) -> None:
+    if over.done():  # cancelled
+        return
+    if exchange.error is None:
+        over.set_result(None)
+    else:
+        over.set_exception(exchange.error)
+
+
+def _asks_to_close(request: Request) -> bool:
+    asked: list[bytes] | None = dict.get(request.headers, b"Connection")
+    return asked is not None and b"close" in b",".join(asked).lower()
 
 
 async def _wait_before_resend(request: Request, timeout: asyncio.Timeout) -> None:
@@ -526,6 +342,6 @@ async def _wait_before_resend(request: Request, timeout: asyncio.Timeout) -> Non
         await asyncio.sleep(seconds)
 
 
-def _bind_address(value: str | tuple[str, int] | None) -> tuple[str, int] | None:
+def bind_address(value: str | tuple[str, int] | None) -> tuple[str, int] | None:
     # Scrapy allows a host or a pair.
     return (value, 0) if isinstance(value, str) else value

@@ -13,7 +13,7 @@ import contextlib
 import re
 from enum import Enum
 from functools import lru_cache
-from typing import Final, NamedTuple
+from typing import Final
 
 import httptools
 from msgspec import Struct
@@ -407,23 +407,7 @@ KEEP_ALIVE: Final = "suite_keep_alive"
 DEPARTURE: Final = "suite_departure"
 TRUNCATE: Final = "suite_truncate"
 MEDIA_TYPES: Final = "suite_media_types"
-RECEIVED: Final = "suite_received"
-WIRE: Final = "suite_wire"
 """Keys of a request's meta; see `Http1Handler`."""
-TRUNCATED: Final = "truncated"  # the flag of a response whose body was not read to its end
-
-
-class WireCopy(NamedTuple):
-    """The bytes of a fetch, without the response's body.
-
-    Attributes:
-        head: as received, with the empty line.
-        protocols: ``http/1.1``, and, over TLS, ``tls/1.3``.
-    """
-
-    request: bytes
-    head: bytes
-    protocols: tuple[str, ...]
 
 
 class Origin(Struct, frozen=True, gc=False):
@@ -498,6 +482,16 @@ def request_bytes(
     lines = [b"%b %b HTTP/1.1" % (verb, target)]
     if not dict.__contains__(headers, b"Host"):
         lines.append(b"Host: " + host)
+    lines += field_lines(headers)
+    if body or method in _WANTS_LENGTH:
+        lines.append(b"Content-Length: %d" % len(body))
+    lines.append(b"\r\n")
+    return b"\r\n".join(lines) + body
+
+
+def field_lines(headers: dict[bytes, list[bytes]]) -> list[bytes]:
+    """Return the lines of *headers*, without line breaks. Raises `UnsendableRequestError`."""
+    lines: list[bytes] = []
     for name, values in dict.items(headers):
         if name in _NEVER_SENT:
             continue
@@ -510,7 +504,4 @@ def request_bytes(
             if b"\n" in value or b"\r" in value:
                 value = b" ".join(value.splitlines())
             lines.append(name + b": " + value)
-    if body or method in _WANTS_LENGTH:
-        lines.append(b"Content-Length: %d" % len(body))
-    lines.append(b"\r\n")
-    return b"\r\n".join(lines) + body
+    return lines

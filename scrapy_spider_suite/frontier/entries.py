@@ -122,7 +122,9 @@ def order_key(priority: int, sequence: int) -> bytes:
 
     Raises `OverflowError` after 2**48 entries.
     """
-    inverted = 0x80000000 - max(-0x7FFFFFFF, min(0x7FFFFFFF, priority))
+    inverted = 0x80000000
+    if priority:  # of most there is none, and every link has a key
+        inverted -= max(-0x7FFFFFFF, min(0x7FFFFFFF, priority))
     return inverted.to_bytes(4, "big") + sequence.to_bytes(6, "big")
 
 

@@ -1,13 +1,13 @@
 """``scrapy cluster up``: agents as processes of one command. As a program: one of these agents.
 
 All users of the machine can read a command line, and settings and arguments may hold passwords. So
-an agent gets the words of the user through a pipe.
+an agent gets the words of the user through a pipe. With a Redis of their own, the agents live and
+end with the command: a killed one is started again.
 """
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
@@ -15,7 +15,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from types import FrameType
 from typing import Any, Final
@@ -27,7 +28,11 @@ from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.project import inside_project
 
+from scrapy_spider_suite.cluster.local_redis import LocalRedis
+from scrapy_spider_suite.errors import JobInUseError
 from scrapy_spider_suite.operate.verb import Invocation, as_number
+from scrapy_spider_suite.runtime.files import last_line
+from scrapy_spider_suite.runtime.helper_processes import Restarts, signal_name
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.values import Endpoint, endpoint
@@ -38,21 +43,39 @@ MODULE: Final = "scrapy_spider_suite.operate.fleet"
 _SUMS: Final = ("done", "failed", "pending")
 _SETTLED: Final = ("finished", "waiting", "drained")
 """Finish reasons of agents without rows in transit."""
-_LAST: Final = 4_096  # bytes of the end of a log in which the last line is looked for
 
 
 class _Agent:
-    """The *process* of an agent; *before* is the status of its job before the start."""
+    """An agent, and its *process*; *before* is the status of its job before the start."""
 
     def __init__(
-        self, process: subprocess.Popen[bytes], folder: Path, before: dict[str, Any]
-    ) -> None:
+        self, process: subprocess.Popen[bytes], folder: Path, before: dict[str, Any],
+        command: Sequence[str], said: bytes,
+    ) -> None:  # fmt: skip
         self.process = process
+        self.command, self.said = command, said
         self.status = before  # the newest of the job, of any process
         self.own_status: dict[str, Any] = {}  # the last that this process wrote
         self.end_printed = False
+        self.kill_printed = False
+        self.restarts = Restarts()
+        self.restarts.began(time.monotonic())
         self._folder = folder
         self._before = _writer(before)
+        self._earlier = 0  # pages of its processes that were killed
+        self._was_cut_short = False
+
+    def replaced(self, process: subprocess.Popen[bytes]) -> None:
+        """Note that *process* is started in place of one that was killed."""
+        self._earlier = self.fetched
+        self._was_cut_short |= bool(self.own_status)
+        self._before, self.own_status = _writer(self.status), {}
+        self.process, self.kill_printed = process, False
+        self.restarts.began(time.monotonic())
+
+    @property
+    def fetched(self) -> int:
+        return self._earlier + int(as_number(self.own_status.get("fetched")))
 
     def read_status(self) -> None:
         found = read_status(self._folder) or {}
@@ -70,49 +93,56 @@ class _Agent:
 
     @property
     def cut_short(self) -> bool:
-        """Whether it ended without a last status, which is written once a second."""
+        """Whether a process ended without a last status, which is written once a second."""
         killed = (self.process.returncode or 0) < 0
         known = self.own_status
-        return self.end_printed and not known.get("ended") and (killed or bool(known))
+        cut_short = self.end_printed and not known.get("ended") and (killed or bool(known))
+        return cut_short or self._was_cut_short
 
     def reason(self) -> str:
         if self.process.returncode < 0:
-            number = -self.process.returncode
-            try:
-                return f"killed by {signal.Signals(number).name}"
-            except ValueError:  # real-time signals have no names
-                return f"killed by signal {number}"
+            return f"killed by {signal_name(-self.process.returncode)}"
         if not self.own_status:
             return "it did not begin"
         return str(self.own_status.get("finish_reason") or "no reason given")
 
 
-class Fleet:
-    """Agents whose job directories and logs lie in *folder*."""
+def _start_process(command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
+    # In a session of its own: Ctrl-C is for the command, which stops all in good order.
+    return subprocess.Popen(command, start_new_session=True, **options)
 
-    def __init__(self, folder: Path) -> None:
+
+class Fleet:
+    """Agents whose job directories and logs lie in *folder*; *redis*: that of their own."""
+
+    def __init__(self, folder: Path, redis: LocalRedis | None = None) -> None:
         self.code = 0  # the highest so far; an agent that was killed counts as interrupted
+        self.stopping = False
         self._folder = folder
+        self._redis = redis
+        self._start_process = _start_process if redis is None else redis.start_process
         self._agents: dict[str, _Agent] = {}
-        self._stopping = False
         self._last = (time.monotonic(), 0)
 
     def start(self, name: str, command: Sequence[str], said: bytes = b"") -> None:
         """Start the agent *name* with the input *said*, unless stopped. Raises `OSError`."""
-        if self._stopping:
+        if self.stopping:
             return
         job = self._folder / name / FOLDER
         before = read_status(job) or {}
+        process = self._launch(name, command)
+        self._agents[name] = _Agent(process, job, before, command, said)
+        self._talk(process, said)
+
+    def _launch(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         with (self._folder / f"{name}.log").open("ab") as log:
-            # In a session of its own: Ctrl-C is for the command, which stops all in good order.
-            process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=log, stderr=log, start_new_session=True
-            )
-            self._agents[name] = _Agent(process, job, before)
+            return self._start_process(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
+
+    def _talk(self, process: subprocess.Popen[bytes], said: bytes) -> None:
         if (pipe := process.stdin) is not None:
             with suppress(BrokenPipeError), pipe:  # it may have ended: its exit code says why
                 pipe.write(said)
-        if self._stopping:
+        if self.stopping:
             process.terminate()  # all were to stop while it was being started
 
     @property
@@ -121,24 +151,41 @@ class Fleet:
 
     def stop(self) -> None:
         """Stop all: in good order; in a hurry when called again."""
-        self._stopping = True
+        self.stopping = True
         for agent in self._agents.values():
             agent.process.terminate()
 
     def ended(self) -> Iterator[dict[str, Any]]:
-        """Facts of the agents that ended since the last call."""
+        """Facts of the agents that ended since the last call. Raises `OSError`."""
         for name, agent in self._agents.items():
             if agent.end_printed or (code := agent.process.poll()) is None:
                 continue
-            agent.end_printed = True
             agent.read_status()
-            code = int(ExitCode.INTERRUPTED) if code < 0 else code
+            killed = code < 0
+            code = int(ExitCode.INTERRUPTED) if killed else code
+            if killed and self._redis is not None and not self.stopping:
+                if agent.restarts.due(time.monotonic()):
+                    process = self._launch(name, agent.command)
+                    agent.replaced(process)
+                    self._talk(process, agent.said)
+                elif not agent.kill_printed:
+                    agent.kill_printed = True
+                    reason = f"{agent.reason()}; it is started again"
+                    yield {"agent": name, "exit_code": code, "finish_reason": reason, "log": ""}
+                continue
+            agent.end_printed = True
             self.code = max(self.code, code)
+            if code and self._redis is not None and not self.stopping and not agent.settled:
+                self.stop()  # the others would wait for it
             log = self._folder / f"{name}.log"
             yield {
                 "agent": name, "exit_code": code, "finish_reason": agent.reason(),
-                "log": f"; {log} ends: {_last_line(log)}" if code else "",
+                "log": f"; {log} ends: {last_line(log)}" if code else "",
             }  # fmt: skip
+
+    def revive_redis(self) -> str:
+        """Start its Redis again if that has ended; return why it ended, or "". Raises `OSError`."""
+        return "" if self._redis is None else self._redis.revive()
 
     def facts(self) -> dict[str, Any]:
         """Sums over all agents.
@@ -149,7 +196,7 @@ class Fleet:
         agents = self._agents.values()
         for agent in agents:
             agent.read_status()
-        fetched = sum(int(as_number(agent.own_status.get("fetched"))) for agent in agents)
+        fetched = sum(agent.fetched for agent in agents)
         (then, before), now = self._last, time.monotonic()
         self._last = (now, fetched)
         return {
@@ -158,15 +205,8 @@ class Fleet:
             **{key: sum(int(as_number(a.status.get(key))) for a in agents) for key in _SUMS},
             "exact": all(agent.settled for agent in agents),
             "cut_short": sum(agent.cut_short for agent in agents),
-            "stopping": "; stopping" if self._stopping else "",
+            "stopping": "; stopping" if self.stopping else "",
         }  # fmt: skip
-
-
-def _last_line(path: Path) -> str:
-    with path.open("rb") as log:
-        log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST))
-        lines = log.read().decode("utf-8", "replace").split("\n")
-    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
 
 
 def _writer(status: dict[str, Any]) -> tuple[object, object]:
@@ -186,28 +226,52 @@ _OWN_SETTINGS: Final = frozenset({
 
 def run_fleet(call: Invocation, kind: str, crawl: str | None) -> int:
     """``up``: start the agents of mode *kind*, watch them, return the highest exit code."""
-    options = call.options
-    names = agent_names(call, kind)
-    folder = options.dir or Path("crawls") / options.spider
-    _refuse_unknown_spider(call, own_settings(call, kind, crawl, 0, names[0], folder))
+    options, redis = call.options, None
+    folder: Path = options.dir or Path("crawls") / options.spider
+    if kind == "peers" and not call.jobdir:
+        redis, settings = LocalRedis(folder), call.settings.copy()
+        if settings.get("SUITE_AGENT_GRACE") is None:
+            # All agents start together: none takes what another had before that is there.
+            settings.set("SUITE_AGENT_GRACE", "forever", "cmdline")
+        call = replace(call, jobdir=redis.url, settings=settings)
+        crawl = crawl or options.spider
+    known = [] if redis is None else agents_in(folder)
+    names = agent_names(call, kind, known)
+    own = own_settings(call, kind, crawl, 0, names[0], folder)
+    _refuse_unknown_spider(call, own, pushed=redis is None)
     folder.mkdir(parents=True, exist_ok=True)
-    fleet = Fleet(folder)
+    fleet = Fleet(folder, redis)
     said = json.dumps(list(shared_words(call, kind))).encode()
-    with stopped_by_signals(fleet):
+    with ExitStack() as stack:
+        stack.enter_context(stopped_by_signals(fleet))
+        if redis is not None:
+            power = call.settings.get("SUITE_COMMIT_SURVIVES") == "power"
+            running = redis.running(lambda: fleet.stopping, survives_power=power)
+            try:
+                stack.enter_context(running)
+            except JobInUseError as error:
+                print(f"scrapy cluster: {error}", file=sys.stderr)
+                return int(ExitCode.IN_USE)
+            if redis.empty and known:
+                print(f"Redis has lost its data: when all agents run, `scrapy cluster release -j "
+                      f"{folder}` gives them their hosts", file=sys.stderr, flush=True)  # fmt: skip
         for number, name in enumerate(names):
             own = own_settings(call, kind, crawl, number, name, folder)
             # All users of the machine can read this command line.
             command = [sys.executable, "-m", MODULE, "crawl", options.spider, *_as_options(own)]
             fleet.start(name, command, said)
+        if not fleet.running:
+            return int(ExitCode.INTERRUPTED)  # stopped before any of them was started
         start = counted(fleet.running, "agent starts; its log", "agents start; their logs")
         print(f"{start}: {folder}/NAME.log", file=sys.stderr, flush=True)
         return watch(call, fleet, options.every)
 
 
-def _refuse_unknown_spider(call: Invocation, own: Mapping[str, Any]) -> None:
+def _refuse_unknown_spider(call: Invocation, own: Mapping[str, Any], *, pushed: bool) -> None:
     """Raise `UsageError` if the project has no such spider: else only the agents' logs say it.
 
     Add-ons may say where spiders are, and check settings, so they get those of an agent, its *own*.
+    Not *pushed*: a spider whose seeds are pushed to a Redis (scrapy-redis) is refused, too.
     """
     if not inside_project():
         return
@@ -217,7 +281,7 @@ def _refuse_unknown_spider(call: Invocation, own: Mapping[str, Any]) -> None:
     AddonManager.load_pre_crawler_settings(settings)
     loader = get_spider_loader(settings)
     try:
-        loader.load(name)  # a loader need not list all that it knows
+        spider = loader.load(name)  # a loader need not list all that it knows
     except KeyError:
         known = sorted(loader.list())
         some = ", ".join(known[:_SHOWN]) + (", ..." if len(known) > _SHOWN else "") or "none"
@@ -225,10 +289,24 @@ def _refuse_unknown_spider(call: Invocation, own: Mapping[str, Any]) -> None:
             f"there is no spider {name!r} in this project; those there are: {some}",
             print_help=False,
         ) from None
+    if not pushed and hasattr(spider, "redis_key"):
+        raise UsageError(
+            f"the seeds of {name} are pushed to a Redis: name it with -j redis://HOST/0",
+            print_help=False,
+        )
 
 
-def agent_names(call: Invocation, kind: str) -> list[str]:
-    """Names of the agents to start. Raises `UsageError`: SUITE_AGENTS has too few."""
+def agents_in(folder: Path) -> list[str]:
+    """The names of the agents whose job directories lie in *folder*, in the order of numbers."""
+    found = [path.parents[1].name for path in folder.glob(f"*/{FOLDER}/job.json")]
+    return sorted(found, key=lambda name: (len(name), name))
+
+
+def agent_names(call: Invocation, kind: str, known: Sequence[str] = ()) -> list[str]:
+    """Names of the agents to start: the *known* ones first, and all of them.
+
+    Raises `UsageError`: SUITE_AGENTS has too few.
+    """
     options = call.options
     if kind == "lan":
         listed = [each.partition("=")[0] for each in call.settings.getlist("SUITE_AGENTS")]
@@ -240,7 +318,9 @@ def agent_names(call: Invocation, kind: str) -> list[str]:
         return listed[: options.count]
     first = options.name or call.settings.get("SUITE_AGENT_NAME")
     first = first or _NOT_IN_NAMES.sub("_", socket.gethostname())
-    return [f"{first}_{number}" for number in range(1, options.count + 1)]
+    numbered = [f"{first}_{number}" for number in range(1, options.count + 1)]
+    new = [name for name in numbered if name not in known]
+    return [*known, *new[: max(0, options.count - len(known))]]
 
 
 def own_settings(
@@ -306,6 +386,8 @@ def watch(call: Invocation, fleet: Fleet, every: float) -> int:
     last = time.monotonic()
     while fleet.running:
         time.sleep(_POLL)
+        if why := fleet.revive_redis():
+            print(f"Redis has ended: {why}; it is started again", file=sys.stderr, flush=True)
         for ended in fleet.ended():
             _print(call, ended, "{agent} has ended: {finish_reason} (exit code {exit_code}){log}")
         if time.monotonic() >= last + every:

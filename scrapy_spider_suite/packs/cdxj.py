@@ -23,14 +23,15 @@ from calendar import monthrange
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack
 from datetime import UTC, datetime
+from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple, TypeAlias
+from typing import BinaryIO, Final, NamedTuple, TypeAlias
 from urllib.parse import unquote_to_bytes, urlsplit
 
 from scrapy_spider_suite.errors import PackDamagedError
-from scrapy_spider_suite.packs import http_records
 from scrapy_spider_suite.packs.containers import RecordPlace
-from scrapy_spider_suite.packs.warc import FIELDS, Record, clean_url
+from scrapy_spider_suite.packs.http_records import split_message, status_and_type
+from scrapy_spider_suite.packs.warc import FIELDS, Capture, Record, clean_url, format_capture
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.text import media_type
 
@@ -263,20 +264,20 @@ class IndexEntry(NamedTuple):
         return self.status >= 500 or self.status in _LATER or is_robots(self.url)
 
     def line(self) -> bytes:
-        fields: dict[str, Any] = {"url": self.url}
-        if self.mime:
-            fields["mime"] = self.mime
-        if self.status:
-            fields["status"] = str(self.status)
+        """Return the line without its end; its object is spelt as by `json.dumps`."""
         place, metadata = self.place, self.metadata
-        fields |= {"digest": self.digest, "length": str(place.length),
-                   "offset": str(place.offset), "filename": self.filename}  # fmt: skip
+        mime = f'"mime": {quoted(self.mime)}, ' if self.mime else ""
+        status = f'"status": "{self.status}", ' if self.status else ""
         grouped = place.start or (metadata and metadata.offset == place.offset)
-        if grouped:
-            fields |= {"start": place.start, "size": place.size}
+        rest = f', "start": {place.start}, "size": {place.size}' if grouped else ""
         if metadata is not None:
-            fields["metadata"] = [*(metadata[2:] if grouped else metadata[:2])]
-        return f"{self.key} {self.stamp} {json.dumps(fields)}".encode()
+            first, second = metadata[2:] if grouped else metadata[:2]
+            rest = f'{rest}, "metadata": [{first}, {second}]'
+        return (
+            f'{self.key} {self.stamp} {{"url": {quoted(self.url)}, {mime}{status}"digest": '
+            f'{quoted(self.digest)}, "length": "{place.length}", "offset": "{place.offset}", '
+            f'"filename": {quoted(self.filename)}{rest}}}'
+        ).encode()
 
 
 def parse_entry(line: bytes) -> IndexEntry:
@@ -314,45 +315,101 @@ def is_same_capture(record: Record, bundle: Sequence[Located]) -> bool:
     return any(tie in ids for tie in record.all("WARC-Concurrent-To"))
 
 
-def entries_for(records: Sequence[Located], filename: str) -> list[IndexEntry]:
-    """Return the entries for consecutive *records* of *filename*."""
+class PageEntry(NamedTuple):
+    """An `IndexEntry` before its records have a place. *page*, *metadata*: their numbers in the
+    bundle; -1 for no metadata.
+    """
+
+    key: str
+    stamp: str
+    url: str
+    mime: str
+    status: int
+    digest: str
+    page: int
+    metadata: int
+
+    def at(self, filename: str, places: Sequence[RecordPlace]) -> IndexEntry:
+        """Return the entry; *places*: of the bundle's records."""
+        metadata = None if self.metadata < 0 else places[self.metadata]
+        return IndexEntry(*self[:6], filename, places[self.page], metadata)
+
+
+class RecordBundle(NamedTuple):
+    """Records to write side by side, as bytes, and the entries of their pages."""
+
+    data: list[bytes]
+    entries: list[PageEntry]
+
+
+def bundle_captures(captures: Iterable[Capture], ids: Iterator[str]) -> RecordBundle:
+    """Return the records of *captures*, as `warc.make_records` makes them, with *ids* of
+    `warc.record_ids`. Raises ValueError: a URL is too long.
+    """
+    data: list[bytes] = []
+    entries = []
+    for capture in captures:
+        made = format_capture(capture, ids)
+        url, date, number = made.url.strip("<>"), made.date, len(data)
+        status, mime = status_and_type(made.head)
+        data += made.records
+        entries.append(
+            PageEntry(
+                line_key(url),
+                f"{date[:4]}{date[5:7]}{date[8:10]}{date[11:13]}{date[14:16]}{date[17:19]}",
+                url,
+                REVISIT if capture.original else media_type(mime)[:200],
+                status,
+                made.digest,
+                number,
+                len(data) - 1 if made.has_metadata else -1,
+            )
+        )
+    return RecordBundle(data, entries)
+
+
+def bundle_records(records: Sequence[Record]) -> RecordBundle:
+    return RecordBundle([record.to_bytes() for record in records], page_entries(records))
+
+
+def page_entries(records: Sequence[Record]) -> list[PageEntry]:
+    """Return the entries of the pages among consecutive *records*."""
     metadata = {
-        tie: place
-        for record, place in records
+        tie: number
+        for number, record in enumerate(records)
         if record.kind == "metadata" and record.get("Content-Type") == FIELDS
         for tie in record.all("WARC-Concurrent-To")
     }
     return [
-        _entry(record, place, filename, metadata.get(record.id))
-        for record, place in records
+        _page_entry(record, number, metadata.get(record.id, -1))
+        for number, record in enumerate(records)
         if record.kind in _KINDS
     ]
 
 
-def _entry(
-    record: Record, place: RecordPlace, filename: str, metadata: RecordPlace | None
-) -> IndexEntry:
+def _page_entry(record: Record, number: int, metadata: int) -> PageEntry:
     mime, status = record.get("Content-Type"), 0
     if mime.startswith("application/http"):
-        try:
-            head = http_records.parse_head(http_records.split_message(record.block)[0])
-            mime, status = head.get("Content-Type"), head.status
-        except PackDamagedError:  # it was stored as it came
-            mime = ""
+        status, mime = status_and_type(split_message(record.block)[0])
     if record.kind == "revisit":
         mime = REVISIT
     time, url = record.time, record.url
-    return IndexEntry(
+    return PageEntry(
         line_key(url),
         f"{time:%Y%m%d%H%M%S}" if time and time.year > 999 else _NO_TIME,
         url,
         media_type(mime)[:200],
         status,
         record.get("WARC-Payload-Digest"),
-        filename,
-        place,
+        number,
         metadata,
     )
+
+
+def entries_for(records: Sequence[Located], filename: str) -> list[IndexEntry]:
+    """Return the entries for consecutive *records* of *filename*."""
+    places = [place for _, place in records]
+    return [each.at(filename, places) for each in page_entries([record for record, _ in records])]
 
 
 def is_robots(url: str) -> bool:

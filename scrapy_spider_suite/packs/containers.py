@@ -8,13 +8,14 @@ together. gzip and Zstandard have one member per record (WARC's annex D).
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import re
 import struct
 import zlib
 from collections.abc import Iterator, Sequence
-from functools import cache
-from typing import BinaryIO, ClassVar, Final, NamedTuple, Protocol, TypeAlias
+from functools import cached_property
+from typing import BinaryIO, ClassVar, Final, NamedTuple, Protocol
 from zlib import adler32
 
 import lzallright
@@ -52,6 +53,11 @@ class Container(Protocol):
     readers: ClassVar[str]
     """Which programs open such a file."""
 
+    @property
+    def compression(self) -> str:
+        """Return what compresses the records, for the log."""
+        return ""
+
     def begin(self, name: str, time: int) -> bytes:
         """Return the header of a file. *time*: seconds since the epoch."""
         return b""
@@ -60,8 +66,8 @@ class Container(Protocol):
         """Return the end mark of a file."""
         return b""
 
-    def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[RecordPlace]]:
-        """Return *records* compressed, and the place of each in the result."""
+    def encode(self, records: Sequence[bytes], offset: int = 0) -> tuple[bytes, list[RecordPlace]]:
+        """Return *records* compressed, and the place of each if they are written at *offset*."""
 
     def decode(self, data: bytes, limit: int = RECORD_MAX) -> bytes:
         """Decompress whole frames. Raises `PackDamagedError`: damaged, or over *limit* bytes."""
@@ -73,56 +79,81 @@ class Container(Protocol):
         """Yield the frames from *offset* to the end. A damaged part is one frame with a problem."""
 
 
-class Lzallright:
-    """lzallright (MIT), always installed. *method* and *level* are for lzop's header."""
+class LzoCompressor(Protocol):
+    """*method*, *level*: for lzop's header. For one thread."""
 
-    method, level = 3, 9
-
-    def __init__(self) -> None:
-        self._compressor = lzallright.LZOCompressor()
+    name: str
+    method: int
+    level: int
 
     def compress(self, data: bytes) -> bytes:
-        return self._compressor.compress(data)
-
-    def decompress(self, data: bytes, size: int) -> bytes:
-        """Return *size* bytes. Raises `PackDamagedError`."""
-        try:
-            # It grows its buffer where that is too small: at most 255 times len(data).
-            out = self._compressor.decompress(data, size)
-        except lzallright.LZOError as error:
-            raise PackDamagedError(f"bad LZO data: {error}") from error
-        return out
+        """Return at most `BLOCK` bytes of *data* compressed. They may have grown."""
 
 
 class PythonLzo:
-    """python-lzo (GPL, extra ``[lzo]``): LZO1X-1, faster. Raises ImportError if not installed."""
+    """python-lzo (GPL, extra ``[lzo]``): LZO1X-1. Raises ImportError if not installed."""
 
+    name = "python-lzo"
     method, level = 1, 3
 
     def __init__(self) -> None:
-        self._lzo = importlib.import_module("lzo")
+        self._compress = importlib.import_module("lzo").compress
 
     def compress(self, data: bytes) -> bytes:
-        return bytes(self._lzo.compress(data, 1, False))
+        return bytes(self._compress(data, 1, False))
 
-    def decompress(self, data: bytes, size: int) -> bytes:
+
+class SystemLzo:
+    """liblzo2 (GPL) of this system: LZO1X-1. Raises OSError if there is none."""
+
+    name = "liblzo2"
+    method, level = 1, 3
+
+    def __init__(self) -> None:
+        library = ctypes.CDLL("liblzo2.so.2")
+        # By `getattr`, since a class mangles such names. -1: a size that is not compared.
+        if getattr(library, "__lzo_init_v2")(0x20A0, *[-1] * 9):
+            raise OSError("liblzo2.so.2 does not fit this machine")
+        size = ctypes.c_size_t
+        self._compress = library.lzo1x_1_compress
+        self._compress.argtypes = [ctypes.c_char_p, size, ctypes.c_void_p, ctypes.c_void_p,
+                                   ctypes.c_void_p]  # fmt: skip
+        # Of incompressible data a sixteenth more, and 67 bytes: LZO.FAQ.
+        self._out = ctypes.create_string_buffer(BLOCK + BLOCK // 16 + 67)
+        self._memory = ctypes.create_string_buffer(16_384 * ctypes.sizeof(ctypes.c_void_p))
+        self._size = size()
+        self._places = [ctypes.addressof(each) for each in (self._out, self._size, self._memory)]
+
+    def compress(self, data: bytes) -> bytes:
+        if len(data) > BLOCK:
+            raise ValueError(f"a block of {len(data)} bytes")
+        if error := self._compress(data, len(data), *self._places):
+            raise RuntimeError(f"liblzo2: error {error}")
+        return ctypes.string_at(self._out, self._size.value)
+
+
+class Lzallright:
+    """lzallright (MIT), always installed: smaller than LZO1X-1, and many times as slow."""
+
+    name = "lzallright"
+    method, level = 3, 9
+
+    def __init__(self) -> None:
+        self.compress = lzallright.LZOCompressor().compress
+
+
+LZO: Final[tuple[type[LzoCompressor], ...]] = (PythonLzo, SystemLzo, Lzallright)
+"""The compressors, by preference. Only the last is always there."""
+
+
+def best_lzo() -> LzoCompressor:
+    """Return the fastest compressor of this machine."""
+    for kind in LZO:
         try:
-            return bytes(self._lzo.decompress(data, False, size))
-        except self._lzo.error as error:
-            raise PackDamagedError(f"bad LZO data: {error}") from error
-
-
-LzoLibrary: TypeAlias = Lzallright | PythonLzo
-
-
-@cache
-def best_library() -> type[Lzallright] | type[PythonLzo]:
-    """Return the faster library of the installed ones."""
-    try:
-        PythonLzo()
-    except ImportError:  # to look for it once more takes half a millisecond
-        return Lzallright
-    return PythonLzo
+            return kind()
+        except (ImportError, OSError, AttributeError):  # not here, or of another make
+            continue
+    raise AssertionError("lzallright is a dependency")
 
 
 MAGIC: Final = b"\x89LZO\x00\r\n\x1a\n"
@@ -148,8 +179,21 @@ class LzopContainer:
         "`scrapy packs export --warc-gz FILE` makes a file that every WARC tool opens"
     )
 
-    def __init__(self, lzo: LzoLibrary | None = None) -> None:
-        self._lzo = lzo or best_library()()
+    def __init__(self, lzo: LzoCompressor | None = None) -> None:
+        self._given = lzo
+
+    @cached_property
+    def _lzo(self) -> LzoCompressor:
+        return self._given or best_lzo()  # whoever only reads needs none
+
+    @property
+    def compression(self) -> str:
+        if self._lzo.name != Lzallright.name:
+            return f"LZO by {self._lzo.name}"
+        return (
+            "LZO by lzallright; many times as fast with liblzo2, which is not part of the suite "
+            '(GPL; Debian: apt-get install liblzo2-2), and with SUITE_PACKS_FORMAT = "zst"'
+        )
 
     def begin(self, name: str, time: int) -> bytes:
         """Return lzop's header; ``lzop -N -d`` restores *name*."""
@@ -161,15 +205,16 @@ class LzopContainer:
     def end(self) -> bytes:
         return END
 
-    def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[RecordPlace]]:
+    def encode(self, records: Sequence[bytes], offset: int = 0) -> tuple[bytes, list[RecordPlace]]:
         whole = b"".join(records)
         out = b"".join(
-            self._block(whole[place : place + BLOCK]) for place in range(0, len(whole), BLOCK)
+            [self._block(whole[place : place + BLOCK]) for place in range(0, len(whole), BLOCK)]
         )
-        places, start = [], 0
+        places, start, length = [], 0, len(out)
         for record in records:
-            places.append(RecordPlace(0, len(out), start, len(record)))
-            start += len(record)
+            size = len(record)
+            places.append(RecordPlace(offset, length, start, size))
+            start += size
         return out, places
 
     def _block(self, data: bytes) -> bytes:
@@ -202,7 +247,11 @@ class LzopContainer:
             raise PackDamagedError("a block is damaged: its sum is another")
         if packed == size:
             return body
-        data = self._lzo.decompress(body, size)
+        try:
+            # It grows its buffer where that is too small: at most 255 times len(body).
+            data = lzallright.LZOCompressor.decompress(body, size)
+        except lzallright.LZOError as error:
+            raise PackDamagedError(f"bad LZO data: {error}") from error
         if len(data) != size:
             raise PackDamagedError("a block has another length than it says")
         if both and adler32(data) != _SUM.unpack_from(block, 8)[0]:
@@ -276,6 +325,8 @@ GZIP_LEVEL: Final = 6
 ZSTD_LEVEL: Final = 3
 
 _GZIP_MAGIC: Final = b"\x1f\x8b\x08"
+_GZIP_AHEAD: Final = 262
+"""Bytes of a window that deflate needs beside what it looks back at."""
 _ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _STEP = 1 << 16
 _ERRORS = zlib.error, zstd.ZstdError, EOFError
@@ -292,9 +343,9 @@ class MemberContainer(Container):
             raise PackDamagedError(f"not a file of {self.suffix}")
         return 0
 
-    def encode(self, records: Sequence[bytes]) -> tuple[bytes, list[RecordPlace]]:
+    def encode(self, records: Sequence[bytes], offset: int = 0) -> tuple[bytes, list[RecordPlace]]:
         members = [self.compress(record) for record in records]
-        places, offset = [], 0
+        places = []
         for record, member in zip(records, members, strict=True):
             places.append(RecordPlace(offset, len(member), 0, len(record)))
             offset += len(member)
@@ -368,10 +419,13 @@ class GzipContainer(MemberContainer):
     suffix = "gz"
     magic = _GZIP_MAGIC
     readers = "every WARC tool opens it"
+    compression = f"gzip, level {GZIP_LEVEL}"
 
     def compress(self, record: bytes) -> bytes:
         """Return a gzip member, without a time in its header."""
-        engine = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, zlib.MAX_WBITS | 16)
+        # A larger window finds nothing more, and to clear its tables takes longer than a request.
+        bits = min(max(9, (len(record) + _GZIP_AHEAD).bit_length()), zlib.MAX_WBITS)
+        engine = zlib.compressobj(GZIP_LEVEL, zlib.DEFLATED, bits | 16, bits - 7)
         return engine.compress(record) + engine.flush()
 
     def engine(self) -> zlib._Decompress:
@@ -382,6 +436,7 @@ class ZstdContainer(MemberContainer):
     suffix = "zst"
     magic = _ZSTD_MAGIC
     readers = "FastWARC opens it, and `zstd -dc FILE` prints its WARC for other tools"
+    compression = f"Zstandard, level {ZSTD_LEVEL}"
 
     def __init__(self) -> None:
         options: dict[int, int] = {

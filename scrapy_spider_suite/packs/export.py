@@ -23,6 +23,7 @@ from w3lib.encoding import html_to_unicode
 
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import pack_file, reader
+from scrapy_spider_suite.packs.cdxj import bundle_records
 from scrapy_spider_suite.packs.pack_file import PackFile
 from scrapy_spider_suite.packs.reader import Packs, Page, Selection, pages
 from scrapy_spider_suite.packs.warc import CrawlInfo, warcinfo
@@ -71,8 +72,7 @@ def export_warc(
                 path = target / f"pages-{number:05d}{extension}" if folder else target
                 pack = _begin(path, form, crawl, now)
                 done.files.append(pack.path)
-            records = [record for record, _ in bundle]
-            pack.append(records, [record.to_bytes() for record in records])
+            pack.append([bundle_records([record for record, _ in bundle])])
             done.pages += 1
             progress(1)
         if pack is not None:
@@ -91,8 +91,7 @@ def _begin(path: Path, form: str, crawl: CrawlInfo, now: float) -> PackFile:
         pack = PackFile(path, pack_file.make_container(form), now)
     except FileExistsError as error:
         raise PackError(f"an export was not finished: remove {path}{pack_file.OPEN}") from error
-    first = warcinfo(crawl, path.name, now)
-    pack.append([first], [first.to_bytes()])
+    pack.append([bundle_records([warcinfo(crawl, path.name, now)])])
     return pack
 
 

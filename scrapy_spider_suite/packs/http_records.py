@@ -22,6 +22,7 @@ PREFIX: Final = b"X-Crawler-"
 
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
 _STATUS = re.compile(rb"HTTP/(\d(?:\.\d)?) +(\d{3})(?: +([^\r\n]*))?")
+_TYPE = re.compile(rb"\ncontent-type[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.IGNORECASE)
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LINE = re.compile(rb"\r?\n(?![ \t])")
 _FOLD = re.compile(rb"\r?\n[ \t]+")
@@ -146,6 +147,18 @@ def parse_head(head: bytes) -> Head:
         fields.append((name.strip().decode("latin-1"), value.strip().decode("latin-1")))
     reason = (status[3] or b"").decode("latin-1")
     return Head(status[1].decode(), int(status[2]), reason, tuple(fields))
+
+
+def status_and_type(head: bytes) -> tuple[int, str]:
+    """Return status and ``Content-Type`` in the *head* of a response, as `parse_head`; 0 and "" if
+    it is none.
+    """
+    status = _STATUS.match(head)
+    if status is None:
+        return 0, ""
+    found = _TYPE.search(head)
+    value = b"" if found is None else _FOLD.sub(b" ", found[1]).strip()
+    return int(status[2]), value.decode("latin-1")
 
 
 try:

@@ -13,12 +13,12 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime
 from functools import cache
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
-from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.cdxj import sort_lines
+from scrapy_spider_suite.packs.cdxj import RecordBundle, sort_lines
 from scrapy_spider_suite.packs.containers import (
     RECORD_MAX,
     Container,
@@ -199,20 +199,30 @@ class PackFile(GroupFile):
             self.open_path.unlink(missing_ok=True)
             raise
 
-    def append(self, records: Sequence[Record], data: Sequence[bytes]) -> list[RecordPlace]:
-        """Append *records*, as *data*, in one group; return their places. Raises as `add`."""
-        group, places = self._form.encode(data)
-        places = [place._replace(offset=place.offset + self.size) for place in places]
+    def append(self, bundles: Sequence[RecordBundle]) -> list[RecordPlace]:
+        """Append the records of *bundles* in one group; return where each bundle begins. Raises as
+        `add`.
+        """
+        data = list(chain.from_iterable([bundle.data for bundle in bundles]))
+        group, places = self._form.encode(data, self.size)
         self.add((group,))
-        if self._index_whole:
-            entries = cdxj.entries_for(list(zip(records, places, strict=True)), self.path.name)
-            size = os.fstat(self._index.fileno()).st_size
-            try:
-                write_all(self._index, b"".join(entry.line() + b"\n" for entry in entries))
-            except OSError:
-                self._index_whole = False
-                cut(self._index, size)
-        return places
+        firsts, lines, following = [], [], iter(places)
+        for bundle in bundles:
+            own = list(islice(following, len(bundle.data)))
+            firsts.append(own[0])
+            lines += [entry.at(self.path.name, own).line() for entry in bundle.entries]
+        self._write_lines(lines)
+        return firsts
+
+    def _write_lines(self, lines: Iterable[bytes]) -> None:
+        if not self._index_whole:
+            return
+        size = os.fstat(self._index.fileno()).st_size
+        try:
+            write_all(self._index, b"".join([line + b"\n" for line in lines]))
+        except OSError:
+            self._index_whole = False
+            cut(self._index, size)
 
     def close(self) -> None:
         """Write end mark and sorted index; name the pack. Idempotent. Raises `OSError`."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -34,7 +34,7 @@ IDENTICAL: Final = "http://netpreserve.org/warc/1.1/revisit/identical-payload-di
 NOT_MODIFIED: Final = "http://netpreserve.org/warc/1.1/revisit/server-not-modified"
 
 _CONTROL = re.compile(r"[\x00-\x1f\x7f\x85\u2028\u2029\ud800-\udfff]")
-_UNSAFE_IN_URL = re.compile(r"[\x00-\x20\x7f\x85\xa0\u2028\u2029\ud800-\udfff]")
+_UNSAFE_IN_URL = re.compile(r"[\x00-\x20\x7f\s\ud800-\udfff]")
 _LATEST = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC).timestamp()
 _DATE = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.(\d{1,9}))?Z")
 _VARIANTS: Final = dict(zip("0123456789abcdef", "89ab" * 4, strict=True))
@@ -81,27 +81,27 @@ class Record(NamedTuple):
         return b"WARC/1.1\r\n%b\r\n%b\r\n\r\n" % (head.encode(), self.block)
 
 
-def make_record(
-    kind: str, time: str, block: bytes, content_type: str, *, url: str = "",
-    more: Iterable[tuple[str, str]] = (),
-) -> Record:  # fmt: skip
-    """Return a new record. *time* is of `warc_date`.
+def format_record(
+    kind: str, id: str, date: str, block: bytes, content_type: str, fields: str = ""
+) -> bytes:
+    """Return a record. *id*: of `record_ids`; *date*: of `warc_date`; *fields*: lines of more."""
+    head = (
+        f"WARC/1.1\r\nWARC-Type: {kind}\r\nWARC-Record-ID: {id}\r\nWARC-Date: {date}\r\n{fields}"
+        f"WARC-Block-Digest: {sha1_digest(block)}\r\nContent-Type: {content_type}\r\n"
+        f"Content-Length: {len(block)}\r\n\r\n"
+    )
+    return b"%b%b\r\n\r\n" % (head.encode(), block)
 
-    Control characters are escaped in the URL, spaces elsewhere; empty fields are left out. Raises
-    ValueError: the URL is longer than `URL_MAX`.
+
+def record_ids(count: int) -> Iterator[str]:
+    """Yield random ids (UUID version 4) without end; entropy is read for *count* at a time. A
+    process that forks must not share it with its child.
     """
-    fields = [("WARC-Type", kind), ("WARC-Record-ID", _new_id()), ("WARC-Date", time)]
-    if url:
-        if len(url) > URL_MAX:
-            raise ValueError(f"a URL of {len(url)} characters: {url[:200]!r}")
-        fields.append(("WARC-Target-URI", clean_url(url)))
-    fields += [(name, clean_value(value)) for name, value in more if value]
-    fields += [
-        ("WARC-Block-Digest", sha1_digest(block)),
-        ("Content-Type", content_type),
-        ("Content-Length", str(len(block))),
-    ]
-    return Record(tuple(fields), block)
+    while True:
+        text = os.urandom(16 * count).hex()
+        for part in [text[place : place + 32] for place in range(0, len(text), 32)]:
+            yield (f"<urn:uuid:{part[:8]}-{part[8:12]}-4{part[13:16]}-{_VARIANTS[part[16]]}"
+                   f"{part[17:20]}-{part[20:]}>")  # fmt: skip
 
 
 def parse_record(data: bytes, start: int = 0) -> tuple[Record, int]:
@@ -182,13 +182,6 @@ def is_clean(url: str) -> bool:
     return url.isascii() and url.isprintable() and " " not in url
 
 
-def _new_id() -> str:
-    text = os.urandom(16).hex()
-    variant = _VARIANTS[text[16]]
-    return (f"<urn:uuid:{text[:8]}-{text[8:12]}-4{text[13:16]}-{variant}{text[17:20]}-"
-            f"{text[20:]}>")  # fmt: skip
-
-
 def _escape(match: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "replace"))
 
@@ -248,6 +241,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         address: IP address of the server.
         truncated: ``length``, ``time``, ``disconnect``, ``unspecified``, or "".
         protocols: such as ``http/1.1`` and ``tls/1.3``.
+        digest: of *body*, as of `sha1_digest`, where it is known; else it is computed.
         original: makes it a revisit with that *profile*, without a body.
         via: the page that led here. *hops*: L for each link, R for each redirect from the seed.
         notes: more lines for the metadata record.
@@ -263,6 +257,7 @@ class Capture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     address: str = ""
     truncated: str = ""
     protocols: tuple[str, ...] = ()
+    digest: str = ""
     original: RefersTo | None = None
     profile: str = IDENTICAL
     via: str = ""
@@ -288,23 +283,74 @@ class CrawlInfo:
 
 def estimated_size(fetch: Capture) -> int:
     """Return the approximate bytes of the records of *fetch*."""
-    links = sum([_LINK + len(link[0]) for link in fetch.links])
+    links = len(fetch.links) * _LINK + sum([len(link[0]) for link in fetch.links])
     return len(fetch.head) + len(fetch.body) + len(fetch.request) + links + _FIELDS
 
 
+class CaptureRecords(NamedTuple):
+    """The records of a capture, as bytes, and what an index says of it. *url*: cleaned. *head*: of
+    the first record. *digest*: of the payload. *has_metadata*: the last record is metadata.
+    """
+
+    records: list[bytes]
+    url: str
+    date: str
+    head: bytes
+    digest: str
+    has_metadata: bool
+
+
 def make_records(fetch: Capture) -> list[Record]:
-    """Return the records of *fetch*: response or revisit, request, metadata."""
-    time = warc_date(fetch.time)
-    first = _revisit(fetch, time) if fetch.original else _response(fetch, time)
-    found = [first]
-    tie = ("WARC-Concurrent-To", first.id)
+    """Return the records of *fetch*: response or revisit, request, metadata.
+
+    Control characters are escaped in URLs, spaces elsewhere; empty fields are left out. Raises
+    ValueError: the URL is longer than `URL_MAX`.
+    """
+    return [parse_record(data)[0] for data in format_capture(fetch, record_ids(3)).records]
+
+
+def format_capture(fetch: Capture, ids: Iterator[str]) -> CaptureRecords:
+    """Return the records that `make_records` has, with *ids* of `record_ids`. Raises ValueError."""
+    if len(fetch.url) > URL_MAX:
+        raise ValueError(f"a URL of {len(fetch.url)} characters: {fetch.url[:200]!r}")
+    url, date, first = clean_url(fetch.url), warc_date(fetch.time), next(ids)
+    target, address = _field("WARC-Target-URI", url), _field("WARC-IP-Address", fetch.address)
+    tie = f"WARC-Concurrent-To: {first}\r\n"
+    fields = [target, address, *[_field("WARC-Protocol", name) for name in fetch.protocols]]
+    if fetch.original is None:
+        kind, digest = "response", fetch.digest or sha1_digest(fetch.body)
+        head = fit_head(fetch.head, len(fetch.body), fetch.form, method=fetch.method,
+                        cut=bool(fetch.truncated))  # fmt: skip
+        block = head + fetch.body
+        fields += [_field("WARC-Payload-Digest", digest),
+                   _field("WARC-Truncated", fetch.truncated)]  # fmt: skip
+    else:
+        kind, digest = "revisit", clean_value(fetch.original.digest)
+        head = block = fit_head(fetch.head, 0, method="HEAD")
+        fields += _revisit_fields(fetch.original, fetch.profile)
+    records = [format_record(kind, first, date, block, RESPONSE, "".join(fields))]
     if fetch.request:
-        more = (("WARC-IP-Address", fetch.address), tie)
-        found.append(make_record("request", time, fetch.request, REQUEST, url=fetch.url, more=more))
-    block = _metadata(fetch)
-    if block:
-        found.append(make_record("metadata", time, block, FIELDS, url=fetch.url, more=(tie,)))
-    return found
+        fields = [target, address, tie]
+        records.append(
+            format_record("request", next(ids), date, fetch.request, REQUEST, "".join(fields))
+        )
+    if metadata := _metadata(fetch):
+        records.append(format_record("metadata", next(ids), date, metadata, FIELDS, target + tie))
+    return CaptureRecords(records, url, date, head, digest, bool(metadata))
+
+
+def _field(name: str, value: str) -> str:
+    return f"{name}: {clean_value(value)}\r\n" if value else ""
+
+
+def _revisit_fields(original: RefersTo, profile: str) -> list[str]:
+    return [
+        _field("WARC-Profile", profile),
+        _field("WARC-Refers-To", original.id),
+        _field("WARC-Refers-To-Target-URI", clean_url(original.url)),
+        _field("WARC-Refers-To-Date", warc_date(original.time)),
+        _field("WARC-Payload-Digest", original.digest),
+    ]
 
 
 def warcinfo(crawl: CrawlInfo, filename: str, time: float) -> Record:
@@ -323,13 +369,12 @@ def warcinfo(crawl: CrawlInfo, filename: str, time: float) -> Record:
         "settings-digest": crawl.settings_digest,
         **crawl.notes,
     }
-    block = "".join(
-        f"{_name(name)}: {clean_value(value)}\r\n" for name, value in lines.items() if value
-    )
-    more = (("WARC-Filename", filename),)
-    return make_record(
-        "warcinfo", warc_date(time), block.encode("utf-8", "replace"), FIELDS, more=more
-    )
+    block = "".join([_field(_name(name), value) for name, value in lines.items()])
+    data = format_record(
+        "warcinfo", next(record_ids(1)), warc_date(time), block.encode("utf-8", "replace"), FIELDS,
+        _field("WARC-Filename", filename),
+    )  # fmt: skip
+    return parse_record(data)[0]
 
 
 def outlinks_of(metadata: Record) -> list[Link]:
@@ -348,34 +393,6 @@ def warc_fields(record: Record) -> list[tuple[str, str]]:
     text = record.block.decode("utf-8", "replace")
     pairs = (line.partition(": ") for line in text.split("\r\n") if line)
     return [(name, value) for name, _, value in pairs]
-
-
-def _response(fetch: Capture, time: str) -> Record:
-    head = fit_head(fetch.head, len(fetch.body), fetch.form, method=fetch.method,
-               cut=bool(fetch.truncated))  # fmt: skip
-    more = [*_wire(fetch), ("WARC-Payload-Digest", sha1_digest(fetch.body)),
-            ("WARC-Truncated", fetch.truncated)]  # fmt: skip
-    return make_record("response", time, head + fetch.body, RESPONSE, url=fetch.url, more=more)
-
-
-def _revisit(fetch: Capture, time: str) -> Record:
-    original = fetch.original
-    assert original is not None
-    more = [
-        *_wire(fetch),
-        ("WARC-Profile", fetch.profile),
-        ("WARC-Refers-To", original.id),
-        ("WARC-Refers-To-Target-URI", clean_url(original.url)),
-        ("WARC-Refers-To-Date", warc_date(original.time)),
-        ("WARC-Payload-Digest", original.digest),
-    ]
-    head = fit_head(fetch.head, 0, method="HEAD")
-    return make_record("revisit", time, head, RESPONSE, url=fetch.url, more=more)
-
-
-def _wire(fetch: Capture) -> list[tuple[str, str]]:
-    protocols = [("WARC-Protocol", name) for name in fetch.protocols]
-    return [("WARC-IP-Address", fetch.address), *protocols]
 
 
 def _metadata(fetch: Capture) -> bytes:

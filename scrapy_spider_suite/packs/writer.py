@@ -8,15 +8,15 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
-from itertools import chain
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 from scrapy_spider_suite.errors import PackRefusedError, PackWriteError
 from scrapy_spider_suite.packs import pack_file, warc
+from scrapy_spider_suite.packs.cdxj import RecordBundle, bundle_captures, bundle_records
 from scrapy_spider_suite.packs.containers import RECORD_MAX, Container, RecordPlace
 from scrapy_spider_suite.packs.folder_index import build_index
 from scrapy_spider_suite.packs.pack_file import Damage, PackFile, RecordGroup
@@ -27,8 +27,11 @@ from scrapy_spider_suite.runtime.files import lock_file
 logger = logging.getLogger(__name__)
 
 GROUP: Final = 1 << 17
-"""Bytes of records that are compressed together, unless one page has more."""
+"""Bytes of records that are handed to the thread and compressed together; one page may have more.
+"""
 _SERIALS = 100_000
+_IDS = 256
+"""Ids that are cut from one read of entropy."""
 
 
 class RecordLocation(NamedTuple):
@@ -51,25 +54,27 @@ class Waiter(Protocol):
 
 @dataclass(slots=True)
 class WriteJob:
-    """Records to write together, or the captures to make them of."""
+    """Records to write together, or the captures to make them of; then their *bundle*."""
 
     records: Sequence[Record]
     future: Waiter
     size: int = 0
     """Approximate bytes; 0 requests a flush."""
     fetches: Sequence[Capture] = ()
-    data: Sequence[bytes] = ()
+    time: float = 0.0
+    """When it was handed in, seconds since the epoch."""
+    bundle: RecordBundle = field(init=False)
 
-    def make(self) -> None:
-        """Make records and *data*. Raises `PackRefusedError`, or any error of a record."""
+    def make_bundle(self, ids: Iterator[str]) -> None:
+        """Raises `PackRefusedError`, or any error of a record."""
         if self.fetches:
             try:
-                found = map(warc.make_records, self.fetches)
-                self.records = list(chain.from_iterable(found))
+                self.bundle = bundle_captures(self.fetches, ids)
             except Exception as error:
                 raise PackRefusedError(f"{self.fetches[-1].url:.200}: {error!r}") from error
-            self.fetches = ()
-        self.data = [record.to_bytes() for record in self.records]
+        else:
+            self.bundle = bundle_records(self.records)
+        self.records = self.fetches = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -104,7 +109,8 @@ class GroupWriter:
     ) -> None:
         self._plan = plan
         self._closed = closed
-        self._form = form or pack_file.make_container(plan.form)
+        self.form = form or pack_file.make_container(plan.form)
+        self._ids = warc.record_ids(_IDS)
         self._pack: PackFile | None = None
         # Full packs that could not be closed yet: the disk was full.
         self._ending: list[PackFile] = []
@@ -116,11 +122,11 @@ class GroupWriter:
 
     def add_job(self, job: WriteJob, now: float) -> None:
         try:
-            job.make()
+            job.make_bundle(self._ids)
         except Exception as error:  # whoever waits must hear of whatever went wrong
             _fail([job], error)
             return
-        size = sum(map(len, job.data))
+        size = sum(map(len, job.bundle.data))
         if self._waiting and self._bytes + size > GROUP:
             self.write(now)
         if not self._waiting:
@@ -145,19 +151,15 @@ class GroupWriter:
         if self._waiting and not now < self._due <= now + self._plan.wait:
             self.write(now)
         self._rotate(now)
-        if self._ending:
-            self._close_ending()
 
     def write(self, now: float) -> None:
         """Write the collected group and notify its waiters, also of a failure."""
         jobs, self._waiting, self._bytes = self._waiting, [], 0
         if not jobs:
             return
-        group = [record for job in jobs for record in job.records]
-        data = [part for job in jobs for part in job.data]
         try:
             pack = self._current(now)
-            places = pack.append(group, data)
+            places = pack.append([job.bundle for job in jobs])
         except OSError as error:
             _fail(jobs, _write_error(self._plan.folder, error))
             if self._pack is not None and self._pack.broken:
@@ -168,10 +170,8 @@ class GroupWriter:
         except Exception as error:  # whoever waits must hear of whatever went wrong
             _fail(jobs, error)
             return
-        for job in jobs:
-            location = RecordLocation(pack.path.name, places[0])
-            places = places[len(job.records) :]
-            job.future.set_result(location)
+        for job, place in zip(jobs, places, strict=True):
+            job.future.set_result(RecordLocation(pack.path.name, place))
         self._rotate(now)
 
     def close(self, now: float) -> None:
@@ -198,7 +198,7 @@ class GroupWriter:
             pack = self._create(now)
             info = warc.warcinfo(self._plan.crawl, pack.path.name, now)
             try:
-                pack.append([info], [info.to_bytes()])
+                pack.append([bundle_records([info])])
             except OSError:
                 pack.discard()
                 raise
@@ -215,7 +215,7 @@ class GroupWriter:
             # One that was uploaded has left its index.
             if not path.exists() and not pack_file.index_path(path).exists():
                 try:
-                    return PackFile(path, self._form, now, power=plan.power)
+                    return PackFile(path, self.form, now, power=plan.power)
                 except FileExistsError:
                     continue
 
@@ -224,6 +224,7 @@ class GroupWriter:
         if pack and (pack.size >= plan.max_bytes or 0 < plan.max_age <= now - pack.time):
             self._pack = None
             self._ending.append(pack)
+        if self._ending:
             self._close_ending()
 
     def _close_ending(self) -> OSError | None:
@@ -377,9 +378,12 @@ class PackWriter:
         self._jobs: deque[WriteJob] = deque()
         self._backlog = 0
         self._backlog_max = backlog_max
+        self._enough = min(GROUP, backlog_max)
+        self._due = False  # the thread has to go through the jobs
         self._changed = threading.Condition()
         self._ending = False
         self._error: Exception | None = None
+        logger.info("Packs in %s: %s", plan.folder, self._groups.form.compression)
         self._thread = threading.Thread(target=self._run, name="packs", daemon=True)
         self._thread.start()
 
@@ -422,7 +426,7 @@ class PackWriter:
     def close(self) -> None:
         """Write everything and end the thread. Raises `PackWriteError`: a pack stays open."""
         with self._changed:
-            self._ending = True
+            self._ending = self._due = True
             self._changed.notify_all()
         self._thread.join()
         if self._error is not None:
@@ -432,9 +436,15 @@ class PackWriter:
     def _put(self, job: WriteJob) -> None:
         if self._ending:
             raise PackWriteError("the writer of packs is closed")
+        job.time = self._clock()
         self._jobs.append(job)
         self._backlog += job.size
-        self._changed.notify_all()
+        # To wake the thread costs more than to make a page's records: it wakes for a group of them.
+        if self._backlog >= self._enough or not job.size:
+            self._due = True
+            self._changed.notify_all()
+        elif len(self._jobs) == 1:
+            self._changed.notify_all()  # it looks when the first one has waited long enough
 
     def _run(self) -> None:
         job: WriteJob | None = None
@@ -446,12 +456,13 @@ class PackWriter:
             while not self._ending or self._jobs:  # in this order: nothing comes once it ends
                 now = self._clock()
                 job = self._next(now)
-                if job is not None and job.size:
-                    self._groups.add_job(job, now)
-                elif job is not None:
+                if job is None:
+                    self._groups.tick(self._clock())
+                elif job.size:
+                    self._groups.add_job(job, job.time)
+                else:
                     self._groups.write(now)
                     job.future.set_result(None)
-                self._groups.tick(self._clock())
             self._groups.close(self._clock())
         except Exception as error:  # nobody may wait for a thread that has ended
             self._error = error
@@ -459,14 +470,22 @@ class PackWriter:
 
     def _next(self, now: float) -> WriteJob | None:
         with self._changed:
-            if not self._jobs and not self._ending:
-                self._changed.wait(self._groups.seconds_to_tick(now))
-            if not self._jobs:
+            if not self._due:
+                self._due = not self._changed.wait(self._seconds_to_wait(now)) or self._due
+            if not self._due or not self._jobs:
+                self._due = self._ending
                 return None
             job = self._jobs.popleft()
             self._backlog -= job.size
             self._changed.notify_all()
             return job
+
+    def _seconds_to_wait(self, now: float) -> float | None:
+        seconds = self._groups.seconds_to_tick(now)
+        if not self._jobs:
+            return seconds
+        first = max(0.0, min(self._jobs[0].time, now) + self._plan.wait - now)
+        return first if seconds is None else min(first, seconds)
 
     def _give_up(self, error: Exception, last: WriteJob | None) -> None:
         self._groups.give_up(error)

@@ -21,6 +21,7 @@ from scrapy_spider_suite.errors import JobInUseError, SettingsError, StoreWriteE
 
 LOCK_NAME: Final = "lock"
 TEMPORARY_PREFIX: Final = "scrapy-spider-suite-"
+_LAST: Final = 4_096  # bytes of the end of a file in which the last line is looked for
 
 
 def sync_path(path: Path) -> None:
@@ -104,6 +105,14 @@ def read_json_lines(path: Path) -> Iterator[dict[str, Any]]:
                     yield row
     except FileNotFoundError:
         return
+
+
+def last_line(path: Path) -> str:
+    """The last line of the log *path* that is not empty; ``nothing`` without one."""
+    with path.open("rb") as log:
+        log.seek(max(0, log.seek(0, os.SEEK_END) - _LAST))
+        lines = log.read().decode("utf-8", "replace").split("\n")
+    return next((line.strip() for line in reversed(lines) if line.strip()), "nothing")
 
 
 def lock_file(file: int | IO[Any], *, wait: bool = False, shared: bool = False) -> bool:

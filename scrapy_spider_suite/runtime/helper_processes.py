@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
+from typing import Final
 
 
 def start_helper(
@@ -35,6 +38,49 @@ def last_error_line(process: subprocess.Popen[str]) -> str:
     if not process.returncode:
         return ""
     return lines[-1] if lines else f"it ended with {process.returncode}"
+
+
+def signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have no names
+        return f"signal {number}"
+
+
+_TIED: Final = """
+import ctypes, os, sys
+prctl = getattr(ctypes.CDLL(None), "prctl", None)
+if prctl is not None:
+    prctl(1, 15)  # PR_SET_PDEATHSIG, SIGTERM: execve(2) keeps it
+if os.getppid() == int(sys.argv[1]):
+    os.execv(sys.argv[2], sys.argv[2:])
+"""
+
+
+def tie_to_parent(command: Sequence[str]) -> list[str]:
+    """Return *command* for a process that gets SIGTERM when this process ends (on Linux)."""
+    return [sys.executable, "-ISc", _TIED, str(os.getpid()), *command]
+
+
+class Restarts:
+    """When a process that ends is started again: later each time, unless it lives for a minute."""
+
+    _LONG: Final = 60.0
+
+    def __init__(self) -> None:
+        self._began = self._at = 0.0  # the last start, and the next one
+        self._pause = 1.0
+
+    def began(self, now: float) -> None:
+        self._began, self._at = now, 0.0
+
+    def due(self, now: float) -> bool:
+        """Whether to start it *now*; call when it has ended."""
+        if not self._at:
+            brief = now - self._began < self._LONG
+            self._pause = min(self._LONG, 2 * self._pause) if brief else 1.0
+            self._at = now + self._pause
+        return now >= self._at
 
 
 if __name__ == "__main__":

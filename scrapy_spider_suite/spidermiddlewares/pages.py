@@ -6,7 +6,6 @@ import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Iterator
 from typing import Any
-from weakref import WeakSet
 
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
@@ -22,10 +21,9 @@ from scrapy_spider_suite.crawl.context import (
     has_crawl,
 )
 from scrapy_spider_suite.crawl.empty_runs import ANSWERED, STARTED, is_noted, note_fact
-from scrapy_spider_suite.crawl.filters import get_filters
-from scrapy_spider_suite.crawl.links import LinkFollower, has_links, read_links
 from scrapy_spider_suite.crawl.requests import SITEMAP, detach_from_page, is_disk_full
 from scrapy_spider_suite.exceptions import FilterRefused
+from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.fetch.http_messages import ADDRESS
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.items import PageItem
@@ -33,8 +31,6 @@ from scrapy_spider_suite.packs import Link
 from scrapy_spider_suite.runtime.event_loop import TimeSlices
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.signals import item_not_exported
-from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.urls.filters import Stage
 
 logger = logging.getLogger(__name__)
 
@@ -142,28 +138,27 @@ class _StartItems:
         self.lost = self.lost or (response is None and is_disk_full(failure.value))
 
 
-class PageFilterMiddleware:
-    """SUITE_PARSE_FILTER and SUITE_STORE_FILTER.
+class PageMiddleware:
+    """Hands a page to the stages of the crawl before its callback gets it (`PageStages`).
 
-    A page that is not parsed ends as in Scrapy's HttpErrorMiddleware: its errback gets
-    `FilterRefused`. For a page that is not stored the callback runs, its requests are queued, and
-    its items are dropped.
+    A page that SUITE_PARSE_FILTER refuses ends as in Scrapy's HttpErrorMiddleware: its errback gets
+    `FilterRefused`. For a page that SUITE_STORE_FILTER refuses the callback runs, its requests are
+    queued, and its items are dropped.
 
-    Stats: ``suite/filter/store/items``, and those of `Filtering`.
+    Stats: ``suite/filter/store/items``.
     """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
-        self._not_stored: WeakSet[Request] = WeakSet()
         self._noted = False
 
     @classmethod
-    def from_crawler(cls, crawler: Crawler) -> PageFilterMiddleware:
+    def from_crawler(cls, crawler: Crawler) -> PageMiddleware:
         return cls(crawler)
 
     def process_spider_input(self, response: Response) -> None:
-        """Ask both filters. Raises `FilterRefused` if *response* is not to be parsed."""
-        self._check(response)
+        """Run the stages. Raises `FilterRefused` if *response* is not to be parsed."""
+        self._run_stages(response)
         # Of a page the counters tell.
         if not self._noted and event_of_status(response.status) is not Event.SUCCESS:
             self._noted = True
@@ -171,21 +166,16 @@ class PageFilterMiddleware:
             if crawl is not None and crawl.engine is not None and not is_noted(crawl, ANSWERED):
                 note_fact(crawl, ANSWERED)
 
-    def _check(self, response: Response) -> None:
-        request, filters = response.request, get_filters(self._crawler)
-        if request is None or not any(map(filters.for_stage, (Stage.PARSE, Stage.STORE))):
+    def _run_stages(self, response: Response) -> None:
+        request = response.request
+        if request is None or not has_crawl(self._crawler):
             return
-        if SITEMAP in request.meta:
-            return  # no page
         lease = get_crawl(self._crawler).leases.get(request)
-        if lease is None:
+        if lease is None or lease.page is not None:
             return
-        address = str(response.ip_address or request.meta.get(ADDRESS, ""))
-        if not filters.wants_page(Stage.STORE, response, lease.entry, address):
-            lease.faults.add(Event.NOT_STORED)
-            self._not_stored.add(request)
-        if not filters.wants_page(Stage.PARSE, response, lease.entry, address):
-            lease.faults.add(Event.NOT_PARSED)
+        lease.page = page = Exchange.of_handler(response.url, request.method, response)
+        page.address = page.address or request.meta.get(ADDRESS, "")
+        if not open_crawl(self._crawler).pages.run(lease, page):
             raise FilterRefused(f"SUITE_PARSE_FILTER does not want {response.url}", response)
 
     def process_spider_exception(
@@ -209,84 +199,16 @@ class PageFilterMiddleware:
                 yield output
 
     def _drops(self, response: Response) -> bool:
-        return response.request is not None and response.request in self._not_stored
+        if response.request is None or not has_crawl(self._crawler):
+            return False
+        lease = get_crawl(self._crawler).leases.get(response.request)
+        return lease is not None and lease.items_refused
 
     def _passes(self, output: Any) -> bool:
         if isinstance(output, Request):
             return True
         self._crawler.stats.inc_value("suite/filter/store/items")
         return False
-
-
-class FollowMiddleware:
-    """Follows every link of every page in bulk: BroadSpider, and any spider with SUITE_FOLLOW.
-
-    In the broad profile without either it follows the URLs of sitemaps alone.
-    """
-
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-        self._follower: LinkFollower | None = None
-        self._follows = follows_links(crawler)
-        crawler.signals.connect(self._opened, signals.spider_opened)
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> FollowMiddleware:
-        if not follows_links(crawler) and suite_settings(crawler).profile != "broad":
-            raise NotConfigured("neither a BroadSpider nor SUITE_FOLLOW")
-        return cls(crawler)
-
-    def _opened(self) -> None:
-        open_crawl(self._crawler).sitemaps.make_follower = self._link_follower
-
-    def process_spider_input(self, response: Response) -> None:
-        """Follow the links of *response* before its callback gets it."""
-        if self._follows:
-            self._link_follower().follow(response)
-
-    def _link_follower(self) -> LinkFollower:
-        if self._follower is not None:
-            return self._follower
-        spider = self._crawler.spider
-        if spider is None:
-            raise RuntimeError("the crawl has no spider yet")
-        choose = rank = None
-        if isinstance(spider, BroadSpider):
-            # A hook that no subclass overrides is not called at all.
-            if type(spider).choose_links is not BroadSpider.choose_links:
-                choose = spider.choose_links
-            if type(spider).link_priority is not BroadSpider.link_priority:
-                rank = spider.link_priority
-        self._follower = LinkFollower(get_crawl(self._crawler), spider, choose, rank)
-        return self._follower
-
-
-class LinkCountMiddleware:
-    """Reads the links of pages for SUITE_LINK_STATS in the spider profile.
-
-    Packs get the links, too, unless the spider gives others (`PageItem`).
-    """
-
-    def __init__(self, crawler: Crawler) -> None:
-        self._crawler = crawler
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> LinkCountMiddleware:
-        settings = suite_settings(crawler)
-        if not settings.link_stats or settings.page_items:
-            raise NotConfigured
-        return cls(crawler)
-
-    def process_spider_input(self, response: Response) -> None:
-        """Count the links of *response* before its callback gets it."""
-        crawl, request = get_crawl(self._crawler), response.request
-        if crawl.counter is None:
-            return
-        lease = None if request is None else crawl.leases.get(request)
-        if lease is None or lease.facts is None or not has_links(response):
-            return
-        page, lease.outlinks = read_links(response, crawl.settings)
-        crawl.counter.read(lease, response, page.links)
 
 
 class PageItemMiddleware:

@@ -44,9 +44,7 @@ class Counters:
         return bool(self.sequence or self.events)
 
     def save(self, store: Store) -> None:
-        row = {f.name: getattr(self, f.name) for f in fields(self)}
-        row["events"] = {event.value: count for event, count in self.events.items()}
-        row["traps"] = {trap.value: count for trap, count in self.traps.items()}
+        row = {name: getattr(self, name) for name in _FIELDS}
         store.kv("counters").put(_COUNTERS, msgpack.packb(row))
 
     @classmethod
@@ -68,6 +66,7 @@ class Counters:
             raise JobDamagedError(f"the job's counters cannot be read ({error})") from error
 
 
+_FIELDS = tuple(each.name for each in fields(Counters))
 _CACHE = 20_000  # rows in memory; when there are more, all are dropped
 _FAMILY = "domains"
 _ROW = struct.Struct(">QQ")

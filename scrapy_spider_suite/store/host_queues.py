@@ -207,7 +207,8 @@ class QueueFronts:
 
     def set_head(self, host: HostState) -> None:
         """Note below which key nothing is left: refills start there after a restart."""
-        least = min(self._leased.get(host.key, _NONE), default=None)
+        leased = self._leased.get(host.key)
+        least = min(leased) if leased else None
         if host.front and (least is None or host.front[0][0] < least):
             least = host.front[0][0]
         host.record.head = host.cursor if least is None else before(least)
@@ -250,18 +251,22 @@ class HostRecords:
         self._hosts = workbench.hosts
         self._fronts = fronts
         self._cache: dict[str, HostRecord] = {}
-        self._touched: dict[str, HostRecord] = {}
+        store.update_record = self._update
 
     def touch(self, key: str) -> HostRecord:
-        record = self._touched[key] = self.get(key)
+        """The record of a host, which is about to change; its `head` is up to date."""
+        host = self._hosts.get(key)
+        if host is None:
+            record = self.get(key)
+        else:
+            record = host.record
+            self._fronts.set_head(host)
+        self._store.put_record(key, record)
         return record
 
     def get(self, key: str) -> HostRecord:
         host = self._hosts.get(key)
-        # Touched records first: the cache may have been emptied since.
-        record: HostRecord | None = (
-            host.record if host is not None else self._touched.get(key) or self._cache.get(key)
-        )
+        record: HostRecord | None = self._cache.get(key) if host is None else host.record
         if record is not None:
             return record
         if len(self._cache) >= _CACHE and self._store.durable:
@@ -270,31 +275,34 @@ class HostRecords:
         self._cache[key] = record
         return record
 
+    def current(self, key: str) -> HostRecord:
+        """The record of a host, with clock and `head` as they are now."""
+        record = self.get(key)
+        self._update(key, record)
+        return record
+
     def left(self, key: str) -> int:
         """How many stored URLs of a host are still to be asked for."""
         return max(0, self.get(key).pending - self._fronts.leased(key))
 
     def changed(self, key: str, record: HostRecord) -> None:
-        self._touched[key] = record
+        self._store.put_record(key, record)
 
     def host_entered(self, key: str) -> None:
         self._cache.pop(key, None)
 
     def host_left(self, key: str, record: HostRecord) -> None:
-        self._cache[key] = self._touched[key] = record
+        self._cache[key] = record
+        self._store.put_record(key, record)
 
     def drop(self, key: str) -> None:
         self._cache.pop(key, None)
-        self._touched.pop(key, None)
 
-    def save(self) -> None:
-        for key, record in self._touched.items():
-            host = self._hosts.get(key)
-            if host is not None:
-                self._fronts.set_head(host)
-                note_clock(host, self.wall_offset)
-            self._store.put_record(key, record)
-        self._touched.clear()
+    def _update(self, key: str, record: HostRecord) -> None:
+        host = self._hosts.get(key)
+        if host is not None:
+            self._fronts.set_head(host)
+            note_clock(host, self.wall_offset)
 
 
 _PREFIX = b"waits/"

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.store.rows import HostRecord
+from scrapy_spider_suite.store.rows import PENDING, HostRecord
 
 
 class KV(Protocol):
@@ -57,6 +57,8 @@ class Store(Protocol):
 
     durable: bool
     """Whether rows can be read back; else fronts hold everything."""
+    update_record: Callable[[str, HostRecord], None]
+    """Is called with a host and its record before the record is packed, or read while it waits."""
 
     @property
     def dirty(self) -> bool:
@@ -68,6 +70,9 @@ class Store(Protocol):
 
     def state(self, key: bytes) -> bytes | None:
         """The packed `UrlState` under a state key, or None: an unknown URL."""
+
+    def find_states(self, keys: list[bytes]) -> list[bytes | None]:
+        """`state` of each of *keys*."""
 
     def put_state(self, key: bytes, value: bytes) -> None:
         ...
@@ -81,6 +86,11 @@ class Store(Protocol):
     def put_row(self, entry: Entry) -> None:
         ...
 
+    def put_link(self, state_key: bytes, prefix: bytes, order: bytes, row: bytes) -> None:
+        """Make a URL pending: its packed *row* is put under *order* into the queue of the host with
+        the key *prefix*.
+        """
+
     def delete_row(self, host: str, key: bytes) -> None:
         ...
 
@@ -88,7 +98,7 @@ class Store(Protocol):
         ...
 
     def put_record(self, host: str, record: HostRecord) -> None:
-        ...
+        """Put *record* into the next batch, as it is when the batch is written."""
 
     def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
         """All hosts and their records, beyond *after* if given."""
@@ -126,12 +136,16 @@ class MemoryStore:
     backlog = 0
 
     def __init__(self) -> None:
+        self.update_record: Callable[[str, HostRecord], None] = lambda host, record: None
         self._states: dict[bytes, bytes] = {}
         self._records: dict[str, HostRecord] = {}
         self._kvs: dict[str, KV] = {}
 
     def state(self, key: bytes) -> bytes | None:
         return self._states.get(key)
+
+    def find_states(self, keys: list[bytes]) -> list[bytes | None]:
+        return [self._states.get(key) for key in keys]
 
     def put_state(self, key: bytes, value: bytes) -> None:
         self._states[key] = value
@@ -145,17 +159,25 @@ class MemoryStore:
     def put_row(self, entry: Entry) -> None:
         ...
 
+    def put_link(self, state_key: bytes, prefix: bytes, order: bytes, row: bytes) -> None:
+        self._states[state_key] = PENDING
+
     def delete_row(self, host: str, key: bytes) -> None:
         ...
 
     def record(self, host: str) -> HostRecord | None:
-        return self._records.get(host)
+        record = self._records.get(host)
+        if record is not None:
+            self.update_record(host, record)
+        return record
 
     def put_record(self, host: str, record: HostRecord) -> None:
         self._records[host] = record
 
     def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
-        return ((host, self._records[host]) for host in sorted(self._records) if host > after)
+        for host in sorted(each for each in self._records if each > after):
+            self.update_record(host, self._records[host])
+            yield host, self._records[host]
 
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
         return []

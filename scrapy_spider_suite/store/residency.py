@@ -89,7 +89,6 @@ class Residents:
                 record.due = RESIDENT
                 self.waiting.leave(key, record)
                 self.waiting.add(key, record, wall, since)
-            self.records.save()
             rows = self.store.due(1_000, RESIDENT)
         self.waiting.earliest = 0.0
         self.clocks.load(now, wall)
@@ -103,31 +102,49 @@ class Residents:
         return room if self.window is None else int(min(room, self.window.room))
 
     def push(self, entry: Entry, record: HostRecord, now: float) -> None:
-        host, wall = self.workbench.hosts.get(entry.host), now + self.records.wall_offset
+        """Let a new pending *entry* wait in memory, if it belongs there."""
+        host = self.host_for(entry.host, entry.key, record, now, volatile=entry.volatile)
+        if host is not None:
+            self.push_front(host, entry)
+
+    def host_for(
+        self, name: str, key: bytes, record: HostRecord, now: float, *, volatile: bool = False
+    ) -> HostState | None:
+        """The host in whose front the new URL under the order *key* belongs, in memory by now.
+
+        None: the URL waits on disk.
+        """
+        host = self.workbench.hosts.get(name)
         if host is None:
-            parked = self._is_parked(entry.host, record, new=not entry.volatile)
-            if parked and not entry.volatile:
-                record.head = min(record.head, before(entry.key))
-                return
-            crowded = self.store.durable and (
-                self.room <= 0 or self.waiting.is_far(entry.host, wall)
-            )
-            if (crowded or record.due is not None) and not entry.volatile:
-                head = before(entry.key)
-                record.head = head if record.due is None else min(record.head, head)
-                if record.due is None:
-                    self.wait_on_disk(entry.host, record, wall)
-                elif not entry.key.startswith(LAST):
-                    self.waiting.expedite(entry.host, record, wall)
-                return
+            parked = self._is_parked(name, record, new=not volatile)
+            if not volatile and self._stays_on_disk(name, key, record, now, parked=parked):
+                return None
             more = record.due is not None or parked
-            host = self.bring_in(entry.host, record, now, more=more, expected=True)
+            host = self.bring_in(name, record, now, more=more, expected=True)
         elif self.window is not None and not self.window.has(host):
-            if self.room <= 0 and not entry.volatile and host.idle():
+            if self.room <= 0 and not volatile and host.idle():
                 self.leave(host, now)
-                record.head = min(record.head, before(entry.key))
-                return
+                record.head = min(record.head, before(key))
+                return None
             self.window.host_entered(host, expected=True)
+        return None if host.more and key > host.cursor and not volatile else host
+
+    def _stays_on_disk(
+        self, name: str, key: bytes, record: HostRecord, now: float, *, parked: bool
+    ) -> bool:
+        if parked or record.due is not None:
+            record.head = min(record.head, before(key))
+            if not parked and not key.startswith(LAST):
+                self.waiting.expedite(name, record, self.wall(now))
+            return True
+        wall = self.wall(now)
+        if not self.store.durable or (self.room > 0 and not self.waiting.is_far(name, wall)):
+            return False
+        record.head = before(key)
+        self.wait_on_disk(name, record, wall)
+        return True
+
+    def push_front(self, host: HostState, entry: Entry) -> None:
         if self.fronts.push(host, entry):
             if host.key in self.unresolved.later:
                 self.unresolved.expedite(host.key)
@@ -148,7 +165,9 @@ class Residents:
 
     def _is_parked(self, key: str, record: HostRecord, *, new: int = 0) -> bool:
         """Whether a host is being handed over: rows on disk, besides *new* ones, and not due."""
-        return record.due is None and record.pending > new and self.held_back(key)
+        if self._is_foreign is None or record.due is not None:
+            return False
+        return record.pending > new and self.held_back(key)
 
     def bring_in(
         self, key: str, record: HostRecord, now: float, *, more: bool, expected: bool = False
@@ -205,7 +224,6 @@ class Residents:
             record = self.records.touch(key)
             more = record.due is not None or self._is_parked(key, record)
             host = self.bring_in(key, record, now, more=more)
-            self.records.save()
         return host
 
     def set_crawl_delay(self, host: HostState, seconds: float) -> None:
@@ -235,7 +253,6 @@ class Residents:
         """Write the clocks of resident hosts and addresses; the hosts are due again."""
         for key, host in self.workbench.hosts.items():
             self.records.changed(key, host.record)
-        self.records.save()
         self.clocks.save(wall_offset)
 
 
@@ -274,7 +291,6 @@ class ReleasedHosts:
                     record = records.get(key)
                     if waiting.bring_forward(key, record, wall):
                         records.changed(key, record)
-            records.save()
             if len(rows) == _PORTION and rows[-1][0] <= until:
                 self._left.append((rows[-1][0], until, rows[-1][1]))
         return self.busy
@@ -319,7 +335,6 @@ class HostHealth:
             record.dead = Event.HOST_DEAD.value
             self._states.counters.dead_hosts += 1
             self.give_up(host.key, Event.HOST_DEAD, now)
-        self._records.save()
 
     def no_address(self, host: HostState, event: Event, now: float) -> None:
         """The name of *host* has no address: give it up, or resolve it again later."""
@@ -334,7 +349,6 @@ class HostHealth:
     def postpone(self, host: HostState, until: float, why: str) -> None:
         self._workbench.postpone(host, until, why)
         self._records.touch(host.key)
-        self._records.save()
 
     def give_up(self, key: str, event: Event, now: float) -> None:
         self.given_up[key] = event
@@ -343,7 +357,6 @@ class HostHealth:
             self._workbench.displace(host)
             self._residents.unresolved.drop(key)
         self._fail_pending(key, _FAILED_AT_ONCE, now)
-        self._records.save()
 
     def cancel_giving_up(self, key: str) -> None:
         self.given_up.pop(key, None)
@@ -364,7 +377,6 @@ class HostHealth:
             left -= max(1, self._fail_pending(key, left, now))
             if left <= 0:
                 break
-        self._records.save()
 
     def _fail_pending(self, key: str, limit: int, now: float) -> int:
         event = self.given_up[key]
@@ -430,7 +442,6 @@ class PolicyUpdate:
             if self._workbench.hosts.get(host.key) is host:
                 self._update_host(host, now)
                 self.is_excluded(host, now)
-        self._residents.records.save()
         if self._on_disk is not None and left:
             self._on_disk = self.examine_excluded(*self._on_disk, _EXAMINED_ON_DISK, now)
 
@@ -444,7 +455,6 @@ class PolicyUpdate:
             record = residents.records.get(key)
             if residents.waiting.update_rule(key, record, residents.wall(now)):
                 residents.records.changed(key, record)
-        residents.records.save()
         return rows[-1] if len(rows) == limit else None
 
     def check(self, visit: Visit, now: float) -> bool:
@@ -489,7 +499,6 @@ class PolicyUpdate:
             until = -math.inf if exclusion is None else now + (exclusion.until - wall)
             self._workbench.set_exclusion(host, exclusion, until)
             self._residents.records.touch(host.key)
-            self._residents.records.save()
         return exclusion is not None
 
 
@@ -532,7 +541,6 @@ class Rotation:
             goes = goes or not host.front or host.ready_at() - now >= FAR_AHEAD
         if goes and self._crowded(now) and self._may_leave(host):
             self._residents.leave(host, now)
-            self._records.save()
             self.admit(now)
         elif host.more and not host.front:
             self._residents.fronts.refill(host)
@@ -549,7 +557,6 @@ class Rotation:
             here = self._workbench.hosts.get(host.key) is host
             if here and not has_nothing_left(host) and self._may_leave(host):
                 self._residents.leave(host, now)
-        self._records.save()
         if not self._leaving:
             self._leaving = None
             window.moved()
@@ -573,7 +580,6 @@ class Rotation:
             self._window.pass_over(now)
             self._advance(self._window, now)
         self.step(now)
-        self._records.save()
 
     def step(self, now: float) -> bool:
         more = self._make_room(now)
@@ -599,7 +605,6 @@ class Rotation:
                 residents.wait_on_disk(key, record, wall)
             else:
                 residents.bring_in(key, record, now, more=True)
-        self._records.save()
         return more or late or len(due) == _COMING
 
     def _make_room(self, now: float) -> bool:

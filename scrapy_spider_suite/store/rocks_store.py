@@ -7,7 +7,8 @@ Every family is opened in raw mode: the library's default unpickles what it read
 from __future__ import annotations
 
 import struct
-from collections.abc import Collection, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from heapq import merge
 from itertools import islice
@@ -15,6 +16,7 @@ from operator import itemgetter
 from pathlib import Path
 from shutil import rmtree
 from threading import Thread
+from typing import Any
 
 from rocksdict import (
     AccessType,
@@ -38,7 +40,13 @@ from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.seen.sieve import CAPACITY
 from scrapy_spider_suite.seen.sorted_set import MANIFEST_NAME
 from scrapy_spider_suite.store.interface import KV, Store
-from scrapy_spider_suite.store.rows import HostRecord, end_of_prefix, pack_row, unpack_row
+from scrapy_spider_suite.store.rows import (
+    PENDING,
+    HostRecord,
+    end_of_prefix,
+    pack_row,
+    unpack_row,
+)
 from scrapy_spider_suite.store.seen_index import (
     ARCHIVE_FOLDER,
     DONE_200,
@@ -141,6 +149,7 @@ class RocksOptions:
 
 Row = tuple[bytes, bytes]
 _Changes = dict[bytes, bytes | None]
+_NO_CHANGES: Mapping[bytes, bytes | None] = {}
 
 
 class PendingWrites:
@@ -150,7 +159,9 @@ class PendingWrites:
     """
 
     def __init__(self) -> None:
-        self._families: dict[str, dict[bytes, _Changes]] = {}
+        self._families: defaultdict[str, defaultdict[bytes, _Changes]] = defaultdict(
+            lambda: defaultdict(dict)
+        )
         self._size = 0
 
     def __len__(self) -> int:
@@ -158,39 +169,32 @@ class PendingWrites:
         return self._size
 
     def set(self, family: str, key: bytes, value: bytes | None, group: bytes = b"") -> None:
-        groups = self._families.setdefault(family, {})
-        changes = groups.get(group)
-        if changes is None:
-            changes = groups[group] = {}
-        changes[key] = value
+        self._families[family][group][key] = value
         self._size += 1 + (len(key) + len(value or b"") >> 10)
 
-    def find(self, family: str, key: bytes) -> tuple[bool, bytes | None]:
-        """Whether *key* (of no group) waits, and its value."""
-        changes = self._families.get(family, {}).get(b"")
-        if changes is None or key not in changes:
-            return False, None
-        return True, changes[key]
+    def changes(self, family: str, group: bytes = b"") -> Mapping[bytes, bytes | None]:
+        """The waiting keys of *group* and their values."""
+        return self._families[family].get(group, _NO_CHANGES)
 
     def overlay(
         self, disk: Iterator[Row], family: str, start: bytes, group: bytes = b""
     ) -> Iterator[Row]:
         """The rows of *disk* from *start* on, as after the next batch."""
-        changes = self._families.get(family, {}).get(group)
+        changes = self.changes(family, group)
         if not changes:
             return disk
         return _newest(sorted(item for item in changes.items() if item[0] >= start), disk)
 
     def overlay_all(self, disk: Iterator[Row], family: str) -> Iterator[Row]:
         """`overlay` for all groups of *family*."""
-        groups = self._families.get(family, {}).values()
+        groups = self._families[family].values()
         return _newest(sorted(item for changes in groups for item in changes.items()), disk)
 
-    def __iter__(self) -> Iterator[tuple[str, bytes, bytes | None]]:
+    def __iter__(self) -> Iterator[tuple[str, _Changes]]:
+        """The waiting changes of each group, with its family."""
         for family, groups in self._families.items():
             for changes in groups.values():
-                for key, value in changes.items():
-                    yield family, key, value
+                yield family, changes
 
     def clear(self) -> None:
         self._families.clear()
@@ -289,12 +293,13 @@ class Database:
             raise StoreWriteError(f"{self.damage}: nothing more is written")
         # Built anew each time: a failed write spends a batch.
         batch = WriteBatch(raw_mode=True)
-        handles = self._handles
-        for family, key, value in self.pending_writes:
-            if value is None:
-                batch.delete(key, handles[family])
-            else:
-                batch.put(key, value, handles[family])
+        for family, changes in self.pending_writes:
+            handle = self._handles[family]
+            for key, value in changes.items():
+                if value is None:
+                    batch.delete(key, handle)
+                else:
+                    batch.put(key, value, handle)
         try:
             self._db.write(batch, self._write_options)
         except Exception as error:  # the library raises nothing narrower
@@ -322,13 +327,26 @@ class Database:
     # Reading: what is on disk, under what waits to be written
 
     def get(self, family: str, key: bytes) -> bytes | None:
-        waits, value = self.pending_writes.find(family, key)
-        if waits:
-            return value
+        waiting = self.pending_writes.changes(family)
+        if key in waiting:
+            return waiting[key]
         try:
             found: bytes | None = self._families[family].get(key)
         except Exception as error:  # the library raises nothing narrower
             raise self._damaged(error) from error
+        return found
+
+    def find(self, family: str, keys: list[bytes]) -> list[bytes | None]:
+        """`get` of each of *keys*."""
+        if len(keys) == 1:  # most requests come alone, and a list of one costs more
+            return [self.get(family, keys[0])]
+        library: Any = self._families[family]  # its types know no list of bytes alone
+        try:
+            found: list[bytes | None] = library.get(keys)
+        except Exception as error:  # the library raises nothing narrower
+            raise self._damaged(error) from error
+        if waiting := self.pending_writes.changes(family):
+            return [waiting.get(key, value) for key, value in zip(keys, found, strict=True)]
         return found
 
     def _damaged(self, error: Exception) -> JobDamagedError:
@@ -424,6 +442,8 @@ class RocksStore(Database):
         super().__init__(path, memory=memory, power_safe=power_safe, secondary=secondary)
         self.archive: Archive | None = None
         self.sieve: SieveIndex | None = None
+        self.update_record: Callable[[str, HostRecord], None] = lambda host, record: None
+        self._records: dict[str, HostRecord] = {}  # that changed since the last batch
         # Rows before it were deleted: a scan from the start would walk over their remains.
         self._due_head = b""
 
@@ -435,6 +455,25 @@ class RocksStore(Database):
                 self.archive.urls.close()
             if self.sieve is not None:
                 self.sieve.sieve.close()
+
+    @property
+    def dirty(self) -> bool:
+        return bool(self._records) or super().dirty
+
+    @property
+    def backlog(self) -> int:
+        return len(self._records) + super().backlog
+
+    def flush(self) -> None:
+        """See `Store`. Records are packed here, each once."""
+        self._pack_records()
+        super().flush()
+        self._records.clear()
+
+    def _pack_records(self) -> None:
+        for host, record in self._records.items():
+            self.update_record(host, record)
+            self.pending_writes.set("hosts", host_key(host), record.to_bytes())
 
     def checkpoint(self, path: Path) -> None:
         """Copy all that was flushed to the new folder *path*, beside running writes; for a thread.
@@ -465,19 +504,34 @@ class RocksStore(Database):
 
     def state(self, key: bytes) -> bytes | None:
         """See `Store`. A URL in the sieve without a row is done."""
-        state = self.row(key)
-        if state is not None or self.sieve is None:
-            return state
+        return self.find_states([key])[0]
+
+    def find_states(self, keys: list[bytes]) -> list[bytes | None]:
+        found = self.find_rows(keys)
+        if self.sieve is None:
+            return found
         try:
-            return DONE_200 if self.sieve.has(key) else None
+            return [
+                DONE_200 if state is None and self.sieve.has(key) else state
+                for key, state in zip(keys, found, strict=True)
+            ]
         except JobDamagedError as error:  # the crawl must end
             self.damage = self.damage or str(error)
             raise
 
     def row(self, key: bytes) -> bytes | None:
         """The packed state in a row or in the archive, whatever the sieve says."""
-        state = self.get("states", key)
-        return state if state is not None or self.archive is None else self.archive.get(key)
+        return self.find_rows([key])[0]
+
+    def find_rows(self, keys: list[bytes]) -> list[bytes | None]:
+        """`row` of each of *keys*."""
+        found, archive = self.find("states", keys), self.archive
+        if archive is None:
+            return found
+        return [
+            archive.get(key) if state is None else state
+            for key, state in zip(keys, found, strict=True)
+        ]
 
     def put_state(self, key: bytes, value: bytes) -> None:
         self.pending_writes.set("states", key, value)
@@ -506,6 +560,10 @@ class RocksStore(Database):
         prefix = host_key(entry.host)
         self.pending_writes.set("queue", prefix + entry.key, pack_row(entry), prefix)
 
+    def put_link(self, state_key: bytes, prefix: bytes, order: bytes, row: bytes) -> None:
+        self.pending_writes.set("states", state_key, PENDING)
+        self.pending_writes.set("queue", prefix + order, row, prefix)
+
     def delete_row(self, host: str, key: bytes) -> None:
         prefix = host_key(host)
         self.pending_writes.set("queue", prefix + key, None, prefix)
@@ -516,21 +574,28 @@ class RocksStore(Database):
             yield unpack_row(key[2:end].decode(), key[end + 1 :], value)
 
     def record(self, host: str) -> HostRecord | None:
+        record = self._records.get(host)
+        if record is not None:
+            self.update_record(host, record)
+            return record
         data = self.get("hosts", host_key(host))
         return None if data is None else HostRecord.from_bytes(data)
 
     def put_record(self, host: str, record: HostRecord) -> None:
-        self.pending_writes.set("hosts", host_key(host), record.to_bytes())
+        self._records[host] = record
 
     def delete_record(self, host: str) -> None:
+        self._records.pop(host, None)
         self.pending_writes.set("hosts", host_key(host), None)
 
     def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
+        self._pack_records()
         start = host_key(after) + b"\0" if after else b""
         for key, value in self.scan("hosts", start):
             yield key[2:-1].decode(), HostRecord.from_bytes(value)
 
     def hosts_between(self, begin: bytes, end: bytes) -> Iterator[str]:
+        self._pack_records()
         for key, _ in self.scan("hosts", begin, end):
             if key >= end:
                 return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
@@ -19,12 +20,17 @@ POLICY_MAX = 15  # the greatest number of a referrer policy for which a row has 
 
 _HOST = struct.Struct(">BdddHHIIII")
 _ROW = struct.Struct(">BBHBiIII")
+_N_URL = slice(9, 13)  # where the length of the URL stands in it
 _STATE = struct.Struct(">BBBHI")
 _ENTERED_MAX = (1 << 15) - 1
 _STATES = tuple(State)
+_STATE_NUMBERS = {state: number for number, state in enumerate(State)}
 _REFERRER_BITS = 28  # of the length of a referrer; above them stands its policy
 _DEPTH_MAX = 63  # a state takes two bits of its byte
 _EVENTS = tuple(Event)
+_EVENT_NUMBERS: dict[Event | None, int] = {
+    None: 0, **{event: number for number, event in enumerate(Event, 1)},
+}  # fmt: skip
 _FATES = {"", *(event.value for event in Event)}
 
 
@@ -46,12 +52,12 @@ class HostRecord(Struct, eq=False, gc=False):
     head: bytes = b""  # a lower bound of its first order key
 
     def to_bytes(self) -> bytes:
-        numbers = (self.pending, self.done, self.failed, self.attempts)
         entered = 0 if self.entered is None else min(self.entered + 1, _ENTERED_MAX)
         packed = _HOST.pack(
             len(self.head), self.next_fetch, -1.0 if self.due is None else self.due,
             self.crawl_delay, min(self.failures, 0xFFFF), self.counted | entered << 1,
-            *(min(number, COUNT_MAX) for number in numbers),
+            min(self.pending, COUNT_MAX), min(self.done, COUNT_MAX),
+            min(self.failed, COUNT_MAX), min(self.attempts, COUNT_MAX),
         )  # fmt: skip
         return packed + self.head + f"{self.dead}\n{self.why}".encode()
 
@@ -91,14 +97,10 @@ class UrlState:
     depth: int = 0  # links from a seed, 63 at most; of new URLs 0
 
     def to_bytes(self) -> bytes:
-        """Pack the state (9 bytes and the URLs)."""
-        event = 0 if self.event is None else _EVENTS.index(self.event) + 1
-        depth = max(0, min(self.depth, _DEPTH_MAX))
-        packed = _STATE.pack(
-            _STATES.index(self.state) | depth << 2, event, min(self.attempts, 255),
-            max(0, min(self.status, 0xFFFF)), max(0, min(self.when, 0xFFFFFFFF)),
+        return pack_state(
+            self.state, self.event, self.attempts, self.status, self.when, self.url, self.via,
+            self.depth,
         )  # fmt: skip
-        return packed + (f"{self.url}\n{self.via}" if self.via else self.url).encode()
 
     @classmethod
     def from_bytes(cls, data: bytes) -> UrlState:
@@ -110,6 +112,24 @@ class UrlState:
             return cls(_STATES[state & 3], reason, attempts, status, when, url, via, state >> 2)
         except (struct.error, IndexError, UnicodeDecodeError) as error:
             raise JobDamagedError(f"a URL's row cannot be read ({error})") from error
+
+
+def pack_state(
+    state: State, event: Event | None, attempts: int, status: int, when: int, url: str = "",
+    via: str = "", depth: int = 0,
+) -> bytes:  # fmt: skip
+    """Pack a `UrlState` with these fields (9 bytes and the URLs); large numbers are clamped."""
+    number, reason = _STATE_NUMBERS[state], _EVENT_NUMBERS[event]
+    try:
+        packed = _STATE.pack(number | depth << 2, reason, attempts, status, when)
+    except struct.error:
+        packed = _STATE.pack(
+            number | max(0, min(depth, _DEPTH_MAX)) << 2, reason, max(0, min(attempts, 255)),
+            max(0, min(status, 0xFFFF)), max(0, min(when, 0xFFFFFFFF)),
+        )  # fmt: skip
+    if via:
+        url = f"{url}\n{via}"
+    return packed + url.encode() if url else packed
 
 
 PENDING = UrlState(State.PENDING).to_bytes()  # the state of a URL that was never tried
@@ -135,6 +155,13 @@ def pack_row(entry: Entry) -> bytes:
         max(-0x80000000, min(0x7FFFFFFF, entry.priority)), len(url), n_referrer, len(identity),
     )  # fmt: skip
     return head + url + referrer + identity + (entry.payload or b"")
+
+
+def row_packer(template: Entry) -> Callable[[bytes], bytes]:
+    """A quick `pack_row` of links that have all but host and URL of *template*, which has none."""
+    row = pack_row(template)
+    begin, middle, end = row[: _N_URL.start], row[_N_URL.stop : _ROW.size], row[_ROW.size :]
+    return lambda url: b"".join((begin, len(url).to_bytes(4, "big"), middle, url, end))
 
 
 def unpack_row(host: str, key: bytes, data: bytes) -> Entry:

@@ -280,8 +280,11 @@ class SieveQueue:
             return None
         return self.sieve.begin()
 
-    def hand_out(self, take: Callable[[Entry, bool], None]) -> Iterator[None]:
-        """Call *take* with each decided link and whether it is new, a row each step.
+    def hand_out(
+        self, take: Callable[[LinkOrigin, list[bytes], list[bytes]], None]
+    ) -> Iterator[None]:
+        """Call *take* with the decided links of a page, and those of them that are new, a row each
+        step.
 
         A row goes with the batch in which *take* writes. Do not keep this over a batch that fails.
         """
@@ -292,13 +295,15 @@ class SieveQueue:
             if number >= flush.end:
                 break
             way, keys = unpack(number, row)
-            for at, key in enumerate(keys, number):
-                if key and way is not None:
-                    take(entry_of(key, way), flush.is_new(at))
-                elif key:  # a mark
-                    state = self._store.row(key)
-                    if state is not None and needs_no_row(key, state):
-                        self._store.delete_state(key)
+            links = [(key, at) for at, key in enumerate(keys, number) if key]
+            if way is not None:
+                new = [key for key, at in links if flush.is_new(at)]
+                take(way, [key for key, _ in links], new)
+            else:
+                for mark, _ in links:
+                    state = self._store.row(mark)
+                    if state is not None and needs_no_row(mark, state):
+                        self._store.delete_state(mark)
             self._rows.delete(number)
             self.first_number = number + len(keys)
             yield
@@ -322,10 +327,12 @@ class SieveQueue:
 
 
 def keys_of(urls: Iterable[str]) -> list[bytes]:
+    """The state keys of links with these normal URLs."""
     keys, prefix, origin = [], b"", " "
     for url in urls:
         if not url.startswith(origin):  # most links of a page lead to its own host
-            prefix, origin = host_key(host_of(url)), url[: url.index("/", 8) + 1]
+            origin = url[: url.index("/", 8) + 1]
+            prefix = host_key(host_of(origin))
         keys.append(prefix + url.encode())
     return keys
 

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
-from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Flag, Order, last_key
+from scrapy_spider_suite.frontier.entries import (
+    BREADTH_FIRST,
+    Entry,
+    Flag,
+    Order,
+    last_key,
+    order_key,
+)
 from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
 from scrapy_spider_suite.seen import FingerprintCache
 from scrapy_spider_suite.store.counters import Counters, DomainCounts
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.rows import PENDING, HostRecord, UrlState
+from scrapy_spider_suite.store.rows import PENDING, HostRecord, UrlState, pack_state
 from scrapy_spider_suite.store.seen_transfer import SieveQueue
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
@@ -132,6 +139,7 @@ class UrlStates:
         self.fetched = 0  # pages that this process has done, also those that were handed over since
         self.sieve_queue: SieveQueue | None = None
         self.on_refused: Callable[[bytes, float], None] | None = None
+        self.breadth_first = order is BREADTH_FIRST
         self._store = store
         self._order = order
         self._volatile_known: set[bytes] = set()
@@ -160,23 +168,54 @@ class UrlStates:
         self.cache.add(identity)
         return True
 
+    def find(self, keys: Iterable[bytes]) -> dict[bytes, bytes | None]:
+        """The packed states of the URLs that the cache does not know; None for unknown URLs.
+
+        From now on the cache knows them: the caller takes or refuses each.
+        """
+        new = self.cache.new(keys)
+        if not new:
+            return {}
+        found = dict(zip(new, self._store.find_states(new), strict=True))
+        if self._volatile_known:
+            return {key: found[key] for key in found if key not in self._volatile_known}
+        return found
+
     def forget(self, identity: bytes) -> None:
         self.cache.forget(identity)
         self._volatile_known.discard(identity)
 
     def add_pending(self, entry: Entry, record: HostRecord) -> None:
         if not record.counted:
-            record.counted = True
-            self.domains.count(entry.host, hosts=1)
+            self._count_host(entry.host, record)
         if entry.volatile:
             self._volatile_known.add(entry.identity)
         else:
             self._store.put_state(entry.identity, PENDING)
-            self.cache.add(entry.identity)
             if entry.flags & _START and self._store.durable:
                 note_seed(self._store, entry)
         self._count(entry, record, 1)
         self._give_key(entry, record.head)
+
+    def add_link(
+        self, key: bytes, prefix: bytes, record: HostRecord, row: bytes, priority: int
+    ) -> bytes:
+        """`add_pending`, breadth first, for a link with this state key and its host's key *prefix*;
+        returns its order key.
+        """
+        if not record.counted:
+            self._count_host(prefix[2:-1].decode(), record)
+        record.pending += 1
+        counters = self.counters
+        counters.pending += 1
+        counters.sequence += 1
+        order = order_key(priority, counters.sequence)
+        self._store.put_link(key, prefix, order, row)
+        return order
+
+    def _count_host(self, host: str, record: HostRecord) -> None:
+        record.counted = True
+        self.domains.count(host, hosts=1)
 
     def requeue(self, entry: Entry, event: Event, status: int, wall: float) -> None:
         """Queue *entry*, tried once more in vain, behind its host's other URLs."""
@@ -241,7 +280,6 @@ class UrlStates:
     ) -> None:
         """Write another agent's pending *entry* with its packed *state*, behind what is there."""
         self._store.put_state(entry.identity, state)
-        self.cache.add(entry.identity)
         self._count(entry, record, 1)
         if last:
             self._give_last_key(entry)
@@ -250,7 +288,6 @@ class UrlStates:
 
     def import_state(self, key: bytes, host: str, record: HostRecord, state: UrlState) -> None:
         self._end(key, state.to_bytes())
-        self.cache.add(key)
         if state.event is not None:
             self._count_end(host, record, state.state, state.event)
 
@@ -310,9 +347,7 @@ def _state_of(entry: Entry, state: State, event: Event, status: int, wall: float
     url = entry.url if entry.payload is not None else ""
     # The fetch log knows the referrer of an answered URL.
     via = entry.referrer if state is State.FAILED and not status else ""
-    return UrlState(
-        state, event, entry.attempts, status, int(wall), url, via, entry.depth
-    ).to_bytes()
+    return pack_state(state, event, entry.attempts, status, int(wall), url, via, entry.depth)
 
 
 _LASTMOD, _SITEMAPS, _COUNTS = "lastmod", "sitemaps", "sitemap_counts"

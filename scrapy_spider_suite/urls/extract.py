@@ -228,19 +228,26 @@ class MarkupReader:
         else:
             self._add(value)
 
-    def _add(self, value: bytes) -> None:
+    def _add(self, value: bytes) -> str | None:
         if b"#" in value and b"&" not in value:
             value = value[: value.index(b"#")]
         # Most links of most pages repeat another, or differ from it in their fragment only.
-        seen = self._seen
-        if value in seen:
+        if value in self._seen:
             self._found += 1
-        elif len(value) <= self._max_raw:
-            seen.add(value)
-            self._add_reference(self._page.read_url(value))
-        else:
+            return None
+        if len(value) > self._max_raw:
             self._found += 1
             self._too_long += 1
+            return None
+        self._seen.add(value)
+        if value.isascii() and b"&" not in value and not self._page.has_nul:
+            # Nothing is to be decoded: most links of nearly all pages.
+            url = self._resolver.resolve(value.decode("ascii"))
+            if isinstance(url, str) and len(url) <= self._max_length:
+                self._found += 1
+                self._links[url] = None
+                return url
+        return self._add_reference(self._page.read_url(value))
 
     def _add_reference(self, href: str) -> str | None:
         self._found += 1
@@ -333,13 +340,16 @@ class _EdgeReader(MarkupReader):
         if self._rel_nofollow > before:
             self._note(value, nofollow=True)
 
-    def _add(self, value: bytes) -> None:
+    def _add(self, value: bytes) -> str | None:
         before = len(self._seen)
-        super()._add(value)
+        to = super()._add(value)
         if len(self._seen) == before:  # met before, but maybe as another kind, or marked nofollow
             self._note(value, nofollow=False)
         else:
             self._noted.add((value, self._kind, False))
+            if to is not None:
+                self.edges[to, self._kind] = False
+        return to
 
     def _add_reference(self, href: str) -> str | None:
         to = super()._add_reference(href)

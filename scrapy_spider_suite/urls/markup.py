@@ -117,6 +117,10 @@ _ATTRIBUTE: Final = re.compile(
 )
 
 _REFERENCE: Final = re.compile(r"&(?:#(?:[0-9]+|[xX][0-9a-fA-F]+);?|[A-Za-z][A-Za-z0-9]*[;=]?)")
+# No name has more than 32 characters.
+_TEXT_REFERENCE: Final = re.compile(
+    r"&(?:#(?:[0-9]+|[xX][0-9a-fA-F]+);?|[A-Za-z][A-Za-z0-9]{1,31};?)"
+)
 
 
 def attributes(raw: bytes) -> dict[bytes, bytes]:
@@ -134,6 +138,15 @@ def unescape(value: str) -> str:
     Unlike in text, a name without semicolon is no reference before ``=``, a letter or a digit.
     """
     return _REFERENCE.sub(_referred, value) if "&" in value else value
+
+
+def unescape_text(text: str) -> str:
+    """The *text* of an element with its character references resolved."""
+    return _TEXT_REFERENCE.sub(_referred_in_text, text)
+
+
+def _referred_in_text(match: re.Match[str]) -> str:
+    return _referred(match) if match[0][1] == "#" else html_unescape(match[0])
 
 
 def _referred(match: re.Match[str]) -> str:
@@ -179,7 +192,7 @@ class Markup:
     *encoding* is the caller's, *content_type* the HTTP header; unusable ones are ignored.
     """
 
-    __slots__ = ("_encoding", "_has_nul", "markup")
+    __slots__ = ("_encoding", "has_nul", "markup")
 
     def __init__(
         self, body: bytes, encoding: str | None = None, content_type: bytes | str | None = None
@@ -195,7 +208,7 @@ class Markup:
         self.markup: Final = body
         # None: not known yet, and not needed before a value that is not ASCII.
         self._encoding = declared
-        self._has_nul = b"\0" in body
+        self.has_nul = b"\0" in body
 
     def read(self, value: bytes) -> str:
         """The text of an attribute *value*; bytes that are not text, and NUL, become U+FFFD."""
@@ -204,7 +217,7 @@ class Markup:
         else:
             encoding = self.encoding
             text = to_unicode(value, encoding if encoding in _PLAIN_ENCODINGS else "utf-8")
-        if self._has_nul:
+        if self.has_nul:
             text = text.replace("\0", "\ufffd")
         return unescape(text) if "&" in text else text
 
@@ -214,7 +227,7 @@ class Markup:
         Browsers send the query in the page's encoding (URL standard, §4.4, query state), the path
         as UTF-8.
         """
-        if value.isascii() and b"&" not in value and not self._has_nul:
+        if value.isascii() and b"&" not in value and not self.has_nul:
             return value.decode("ascii")
         text = self.read(value)
         if "?" not in text or (text.isascii() and self._encoding not in _ESCAPED):

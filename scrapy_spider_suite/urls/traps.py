@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
 from itertools import combinations
+from operator import methodcaller
 from typing import Final, NamedTuple, TypeVar
 
 import xxhash
@@ -128,23 +129,35 @@ _CENTURIES: Final = 300
 """Years ahead beyond which a number is none."""
 _SCHEME_AND_HOST: Final = 3  # slashes before the path
 _NO_LIMIT: Final = 1 << 30
+_slashes_of = methodcaller("count", "/")
 
 
-def make_quick_test(limits: TrapLimits, year: int) -> Callable[[str], bool]:
-    """Make a quick test, in the *year* (AD), for URLs in which `trap_of_url` finds nothing."""
-    longest = limits.length or _NO_LIMIT
-    least = min(limits.segments or _NO_LIMIT, limits.repeats or _NO_LIMIT)
-    slashes = least + _SCHEME_AND_HOST - 1
-    decade = str(year + limits.calendar + 1).zfill(4)[:3]
-    ahead = re.compile(rf"[/=](?:{decade[:2]}[{decade[2]}-9]|2[1-9])[0-9](?![0-9])").search
-    dates = bool(limits.calendar)
+class QuickTest:
+    """Finds URLs in which `trap_of_url` finds nothing in the *year* (AD)."""
 
-    def is_harmless(url: str) -> bool:
-        if len(url) > longest or url.count("/") > slashes:
+    def __init__(self, limits: TrapLimits, year: int) -> None:
+        least = min(limits.segments or _NO_LIMIT, limits.repeats or _NO_LIMIT)
+        decade = str(year + limits.calendar + 1).zfill(4)[:3]
+        self._longest = limits.length or _NO_LIMIT
+        self._slashes = least + _SCHEME_AND_HOST - 1
+        self._dates = bool(limits.calendar)
+        self._ahead = re.compile(
+            rf"[/=](?:{decade[:2]}[{decade[2]}-9]|2[1-9])[0-9](?![0-9])"
+        ).search
+
+    def passes(self, url: str) -> bool:
+        if len(url) > self._longest or url.count("/") > self._slashes:
             return False
-        return not (dates and ("/2" in url or "=2" in url) and ahead(url))
+        return not (self._dates and ("/2" in url or "=2" in url) and self._ahead(url))
 
-    return is_harmless
+    def passes_all(self, urls: Collection[str]) -> bool:
+        """Whether each of *urls* passes."""
+        text = " ".join(urls)
+        if len(text) > self._longest and max(map(len, urls)) > self._longest:
+            return False
+        if text.count("/") > self._slashes and max(map(_slashes_of, urls)) > self._slashes:
+            return False
+        return not (self._dates and ("/2" in text or "=2" in text) and self._ahead(text))
 
 
 def trap_of_url(url: str, limits: TrapLimits, year: int) -> Trap | None:

@@ -13,7 +13,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from scrapy import Request
 from support.chaos import CRAWL, name_of
 from support.crawls import web_settings
 from support.fleet import ITEMS, Fleet
@@ -142,15 +141,15 @@ def test_media_of_another_agents_host_need_a_ledger(ledger: str | None) -> None:
         crawl=SimpleNamespace(settings=SimpleNamespace(rate_ledger=ledger)), _mode=live,
         ownership=SimpleNamespace(is_held_elsewhere=lambda host, url: host == "b.test"),
     )  # fmt: skip
-    theirs, ours = Request("http://b.test/1.png"), Request("http://a.test/1.png")
-    Agent.refuse_fetch(here, ours, None, 1.0)
+    theirs, ours = ("b.test", "http://b.test/1.png"), ("a.test", "http://a.test/1.png")
+    Agent.refuse_fetch(here, *ours, None, 1.0)
     if ledger:
-        Agent.refuse_fetch(here, theirs, None, 1.0)
+        Agent.refuse_fetch(here, *theirs, None, 1.0)
     else:
         with pytest.raises(HostExcluded, match="another agent has the host; with SUITE_"):
-            Agent.refuse_fetch(here, theirs, None, 1.0)
+            Agent.refuse_fetch(here, *theirs, None, 1.0)
     with pytest.raises(HostExcluded, match="the lease of this agent has run out"):
-        Agent.refuse_fetch(here, ours, None, 9.0)
+        Agent.refuse_fetch(here, *ours, None, 9.0)
     here._mode = None
     with pytest.raises(HostExcluded, match="the lease of this agent has run out"):
-        Agent.refuse_fetch(here, ours, None, 1.0)
+        Agent.refuse_fetch(here, *ours, None, 1.0)

@@ -15,7 +15,7 @@ from support.redis_servers import RedisServer, free_port
 
 from scrapy_spider_suite.cluster import redis_server as scripts
 from scrapy_spider_suite.cluster.membership import AddressQuestion, AgentLease
-from scrapy_spider_suite.cluster.redis_server import WORLD
+from scrapy_spider_suite.cluster.redis_server import DURABLE, WORLD
 from scrapy_spider_suite.cluster.redis_server import RedisServer as Server
 from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.errors import FencedError, JoinRefusedError, RegistryError
@@ -45,6 +45,18 @@ def test_scripts_have_the_time_and_the_run_of_the_server(redis_server: RedisServ
     assert before[0] * 1000 + before[1] // 1000 <= now <= after[0] * 1000 + after[1] // 1000
     assert run.decode() == info["run_id"]
     assert info["uptime_in_seconds"] <= uptime // 1000 <= info["uptime_in_seconds"] + after[0]
+
+
+def test_a_server_that_keeps_its_data_has_one_run(redis_server: RedisServer) -> None:
+    """Whoever runs it says so by a key: when it is started again, agents go on at once."""
+    code = f"{WORLD} local run, uptime = server() return {{run, tostring(uptime)}}"
+    with redis_server.client() as client:
+        client.set(DURABLE, "it")
+        assert client.eval(code, 0) == [b"it", b"inf"]
+        client.delete(DURABLE)
+        client.rpush(DURABLE, "no text")
+        assert client.eval(code, 0)[0].decode() == client.info("server")["run_id"]
+        client.delete(DURABLE)
 
 
 @pytest.mark.parametrize("key", range(4))

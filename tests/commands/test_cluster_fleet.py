@@ -86,17 +86,19 @@ class Processes:
         self.folder = folder
         self.now = 1_000.0
         self.begun: list[SimpleNamespace] = []
+        self.terminated: list[int] = []
 
     def Popen(self, command: list[str], **_: Any) -> SimpleNamespace:
         """Begin one, with the number that *command* is."""
         process = SimpleNamespace(pid=int(command[0]), stdin=None, returncode=None)
         process.poll = lambda: process.returncode
+        process.terminate = lambda: self.terminated.append(process.pid)
         self.begun.append(process)
         return process
 
-    def fleet(self, **pids: int) -> Fleet:
+    def fleet(self, redis: Any = None, **pids: int) -> Fleet:
         """Agents with these numbers of processes."""
-        fleet = Fleet(self.folder)
+        fleet = Fleet(self.folder, redis)
         for name, pid in pids.items():
             (self.folder / name / FOLDER).mkdir(parents=True, exist_ok=True)
             fleet.start(name, [str(pid)])
@@ -178,6 +180,54 @@ def test_who_ended_before_it_could_count_lost_nothing(processes: Processes) -> N
     processes.begun[0].returncode = 2
     facts = there.facts()
     assert (facts["fetched"], facts["pending"]) == (0, 30)
+
+
+def test_who_is_killed_is_started_again_where_all_are_one_crawl(processes: Processes) -> None:
+    """With what its processes have fetched so far, of which the last is not known."""
+    redis = SimpleNamespace(start_process=processes.Popen, revive=lambda: "")
+    there = processes.fleet(redis, a=7)
+    processes.say("a", 7, 1.0, fetched=30, done=30)
+    processes.begun[0].returncode = -9
+    [ended] = there.ended()
+    assert (ended["finish_reason"], there.running) == ("killed by SIGKILL; it is started again", 1)
+    assert list(there.ended()) == []
+    processes.now += 2
+    assert list(there.ended()) == []
+    assert len(processes.begun) == 2
+    assert there.facts()["fetched"] == 30
+    processes.say("a", 7, 9.0, fetched=12, done=42, ended=10.0, finish_reason="finished")
+    processes.begun[1].returncode = 0
+    assert [each["finish_reason"] for each in there.ended()] == ["finished"]
+    facts = there.facts()
+    assert (facts["fetched"], facts["done"], facts["cut_short"], there.code) == (42, 42, 1, 0)
+
+
+def test_who_is_killed_while_all_stop_is_not_started_again(processes: Processes) -> None:
+    """Whoever waits for its next start, neither."""
+    redis = SimpleNamespace(start_process=processes.Popen, revive=lambda: "")
+    there = processes.fleet(redis, a=7)
+    processes.begun[0].returncode = -9
+    assert len(list(there.ended())) == 1
+    there.stopping = True
+    [ended] = there.ended()
+    assert (ended["finish_reason"], ended["exit_code"]) == ("killed by SIGKILL", 4)
+    assert (there.running, there.code) == (0, 4)
+
+
+@pytest.mark.parametrize(("reason", "code", "stopped"), [
+    ("closespider_pagecount", 3, [8]), ("refused", 2, [8]), ("waiting", 3, []), ("finished", 0, []),
+    ("drained", 0, []),
+])  # fmt: skip
+def test_none_waits_for_an_agent_that_is_not_started_again(
+    reason: str, code: int, stopped: list[int], processes: Processes
+) -> None:
+    """Of one crawl: the others stop where it ended with work left."""
+    redis = SimpleNamespace(start_process=processes.Popen, revive=lambda: "")
+    there = processes.fleet(redis, a=7, b=8)
+    processes.say("a", 7, 1.0, ended=2.0, finish_reason=reason)
+    processes.begun[0].returncode = code
+    assert len(list(there.ended())) == 1
+    assert [each for each in processes.terminated if each != 7] == stopped
 
 
 @pytest.mark.parametrize(("reason", "code", "exact", "cut_short"), [

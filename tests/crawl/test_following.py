@@ -12,6 +12,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.links import LinkFollower, product_token, read_links
 from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
@@ -59,7 +60,8 @@ def test_pages_may_address_us_by_name(
     body = f'<meta name="{meta}" content="nofollow"><a href="/x">x</a>'
     headers = {"X-Robots-Tag": header} if header else {}
     response = HtmlResponse("http://a.test/", body=body.encode(), headers=headers)
-    page, edges = read_links(response, settings)
+    answer = Exchange.of_handler(response.url, "GET", response)
+    page, edges = read_links(answer, settings)
     assert page.nofollow is nofollow
     assert page.links == ["http://a.test/x"]
     assert edges == ()  # nobody packs it
@@ -88,7 +90,8 @@ def test_what_is_mined_is_asked_about_like_links(
     request = Request("http://a.test/x/y")
     lease = crawl.leases[request] = Lease(Entry("a.test", request.url, hops_outside=1), None)
     response = HtmlResponse(request.url, body=b"<p>", request=request)
-    LinkFollower(crawl, Spider("name"), None, None).follow(response)
+    page = Exchange.of_handler(response.url, "GET", response)
+    LinkFollower(crawl, Spider("name"), None, None).follow(lease, page)
     assert [(entry.url, entry.hops_outside) for entry in lease.children] == expected
     crawl.close_job()
 
@@ -102,7 +105,8 @@ def test_what_is_fetched_once_more_is_out_of_the_scope_as_before(beyond: int) ->
     request = Request("http://a.test/x/y")
     lease = crawl.leases[request] = Lease(Entry("a.test", request.url, hops_outside=beyond), None)
     response = HtmlResponse(request.url, body=b"<a href=http://far.test/>", request=request)
-    LinkFollower(crawl, Spider("name"), None, None).follow(response)
+    page = Exchange.of_handler(response.url, "GET", response)
+    LinkFollower(crawl, Spider("name"), None, None).follow(lease, page)
     found = [(entry.url, entry.hops_outside) for entry in lease.children]
     assert found == [("http://far.test/", 2)]
     crawl.close_job()

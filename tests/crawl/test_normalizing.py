@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, ClassVar
 
 import pytest
@@ -19,10 +20,10 @@ from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.crawl_policy import make_normalizer
 from scrapy_spider_suite.crawl.links import LinkFollower
 from scrapy_spider_suite.crawl.queue.leases import Lease
-from scrapy_spider_suite.downloadermiddlewares.redirect import LinkRedirectMiddleware
+from scrapy_spider_suite.crawl.redirects import LinkRedirects
 from scrapy_spider_suite.errors import JobSettingsError, SettingsError
+from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.interface import MemoryKV
@@ -259,25 +260,25 @@ def _crawl(folder: Path) -> Crawl:
 
 def _redirected(crawl: Crawl, url: str, to: str, status: int = 301) -> str:
     """Where the redirect from *url* to *to* leads."""
-    middleware = LinkRedirectMiddleware.from_crawler(crawl.crawler)
-    request = Request(url, meta={"suite_bulk": True})
-    response = Response(url, status, headers={"Location": to}, request=request)
-    visits = open_crawl(crawl.crawler).visits
-    visits.heard(Lease(Entry("a.test", url), None), Event.REDIRECT, response)
-    found = middleware.process_response(request, response)
-    assert isinstance(found, Request)
-    return found.url
+    rows: list[Entry] = []
+    engine: Any = SimpleNamespace(enqueue_entry=lambda entry, lease: rows.append(entry))
+    lease, location = Lease(Entry("a.test", url), None), to.encode()
+    open_crawl(crawl.crawler).visits.note_answer(lease, url, status, None, location)
+    crawl.engine = engine
+    assert LinkRedirects(crawl).follow(lease, url, status, location)
+    crawl.engine = None
+    [row] = rows
+    return row.url
 
 
 def _followed(crawl: Crawl, url: str, *hrefs: str) -> list[str]:
     """The links of a page at *url*."""
-    request = Request(url, meta={"suite_bulk": True})
-    lease = crawl.leases[request] = Lease(Entry("a.test", url), None)
+    lease = Lease(Entry("a.test", url), None)
     body = "".join(f'<a href="{href}">' for href in hrefs).encode()
     spider = crawl.crawler.spider
     assert spider is not None
     follower = LinkFollower(crawl, spider, None, None)
-    follower.follow(HtmlResponse(url, body=body, request=request))
+    follower.follow(lease, Exchange.of_handler(url, "GET", HtmlResponse(url, body=body)))
     return lease.links
 
 

@@ -8,7 +8,6 @@ import os
 from pathlib import Path
 
 import pytest
-from scrapy import Request
 from scrapy.settings import Settings
 
 from scrapy_spider_suite.crawl.crawl_policy import PolicyFile
@@ -190,10 +189,10 @@ def test_refusing_what_is_barred(path: Path) -> None:
     subject = HostPattern.parse("http://c.t/shop")
     crawl.policy.blocks.put(subject, Block(Rule(str(subject), "ops")))
     with pytest.raises(HostExcluded, match=r"^blocked \(a\.t, \S+rules, line 1\): asked$"):
-        crawl.refuse_excluded(Request("http://A.t/"))
+        crawl.refuse_excluded("a.t", "http://A.t/")
     with pytest.raises(HostExcluded, match="line 2"):
-        crawl.refuse_excluded(Request("http://b.t/"), "10.2.3.4")
-    crawl.refuse_excluded(Request("http://b.t/"), "11.2.3.4")
+        crawl.refuse_excluded("b.t", "http://b.t/", "10.2.3.4")
+    crawl.refuse_excluded("b.t", "http://b.t/", "11.2.3.4")
     with pytest.raises(HostExcluded, match="ops"):
-        crawl.refuse_excluded(Request("http://c.t/%73hop/1"))
-    crawl.refuse_excluded(Request("http://c.t/"))
+        crawl.refuse_excluded("c.t", "http://c.t/%73hop/1")
+    crawl.refuse_excluded("c.t", "http://c.t/")

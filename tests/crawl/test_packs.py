@@ -23,7 +23,7 @@ from support.websites import Answer, Site, links, running
 from scrapy_spider_suite.operate import machine
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.pack_file import GroupFile
-from scrapy_spider_suite.packs.warc import Capture, Record, make_records, warc_fields
+from scrapy_spider_suite.packs.warc import Capture, CaptureRecords, format_capture, warc_fields
 from scrapy_spider_suite.packs.writer import recover_folder
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
@@ -225,12 +225,12 @@ def test_a_page_of_which_no_record_can_be_made_fails(
 ) -> None:
     """As if a pipeline had failed: it is not done, and the crawl neither waits nor pauses."""
 
-    def made(fetch: Capture) -> list[Record]:
+    def made(fetch: Capture, ids: Iterator[str]) -> CaptureRecords:
         if fetch.url.endswith("/plain"):
             raise KeyError("not thought of")
-        return make_records(fetch)
+        return format_capture(fetch, ids)
 
-    monkeypatch.setattr("scrapy_spider_suite.packs.warc.make_records", made)
+    monkeypatch.setattr("scrapy_spider_suite.packs.cdxj.format_capture", made)
     done = run(
         crawl_here(
             Broad, arguments={"seeds": f"{site.url}/"}, SUITE_ALLOW_PRIVATE_ADDRESSES=True,

@@ -11,6 +11,7 @@ from scrapy.settings import Settings
 from scrapy.spidermiddlewares.referer import RefererMiddleware, UnsafeUrlPolicy
 
 from scrapy_spider_suite.crawl.requests import LinkReferers
+from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.store.rows import POLICY_MAX
 
@@ -28,7 +29,11 @@ def referers(**settings: object) -> LinkReferers:
 
 def number(found: LinkReferers, policy: str) -> int:
     """What is kept of links of a page that sends *policy*."""
-    return found.policy(Response("http://a.t/", headers={"Referrer-Policy": policy}))
+    return found.policy(page({"Referrer-Policy": policy}))
+
+
+def page(headers: dict[str, str]) -> Exchange:
+    return Exchange.of_handler("http://a.t/", "GET", Response("http://a.t/", headers=headers))
 
 
 def referer(found: LinkReferers, number: int) -> str | None:
@@ -46,7 +51,7 @@ def test_numbers_stay_as_they_are() -> None:
         "strict-origin": 5, "origin-when-cross-origin": 6, "strict-origin-when-cross-origin": 7,
         "unsafe-url": 8, "scrapy-default": 9, "": 2,
     }  # fmt: skip
-    assert found.policy(Response("http://a.t/")) == 0
+    assert found.policy(page({})) == 0
 
 
 def test_a_text_that_is_no_policy_is_not_warned_of(recwarn: pytest.WarningsRecorder) -> None:

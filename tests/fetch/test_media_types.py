@@ -9,7 +9,8 @@ from support.byte_servers import Peer, RawServer, answering
 from support.http_client import Client
 
 from scrapy_spider_suite.exceptions import UnwantedMediaType
-from scrapy_spider_suite.fetch.http_messages import MEDIA_TYPES, RECEIVED
+from scrapy_spider_suite.fetch.exchange import pop_exchange
+from scrapy_spider_suite.fetch.http_messages import MEDIA_TYPES
 
 TEXT = {MEDIA_TYPES: ("text/*", "application/xhtml+xml")}
 
@@ -40,7 +41,9 @@ def test_a_body_that_is_not_wanted_is_not_read(client: Client, content_type: str
             response = met.value.response
             assert (response.status, response.body) == (200, b"")
             assert response.headers["Content-Type"] == content_type.encode()
-            assert request.meta[RECEIVED] < 200
+            exchange = pop_exchange(request)
+            assert exchange is not None
+            assert exchange.size < 200
             await asyncio.wait_for(hung_up.wait(), 10)
 
     client.run(main())
@@ -63,7 +66,9 @@ def test_what_is_wanted_or_is_no_page(
         async with RawServer(answering(head(content_type, 4, status) + b"body")) as server:
             request = client.request(server.url(), meta=TEXT)
             assert (await client.send(request)).body == b"body"
-            assert request.meta[RECEIVED] == len(head(content_type, 4, status)) + 4
+            exchange = pop_exchange(request)
+            assert exchange is not None
+            assert exchange.size == len(head(content_type, 4, status)) + 4
 
     client.run(main())
 

@@ -25,22 +25,17 @@ COMPONENTS: dict[str, dict[str, Any]] = {
             f"{SCRAPYS}.cookies.CookiesMiddleware": None, Component.COOKIES: 700,
         }
     },
-    Component.LINK_REDIRECT: {"DOWNLOADER_MIDDLEWARES": {Component.LINK_REDIRECT: 610}},
     Component.ROBOTS: {
         "DOWNLOADER_MIDDLEWARES": {
             f"{SCRAPYS}.robotstxt.RobotsTxtMiddleware": None, Component.ROBOTS: 100,
         }
     },
     Component.HOST_USER_AGENT: {"DOWNLOADER_MIDDLEWARES": {Component.HOST_USER_AGENT: 90}},
-    Component.PAGE_FILTERS: {"SPIDER_MIDDLEWARES": {Component.PAGE_FILTERS: 940}},
-    Component.FOLLOW: {"SPIDER_MIDDLEWARES": {Component.FOLLOW: 950}, Setting.FOLLOW: True},
+    Component.PAGES: {"SPIDER_MIDDLEWARES": {Component.PAGES: 940}, Setting.FOLLOW: True},
     Component.LINEAGE: {"SPIDER_MIDDLEWARES": {Component.LINEAGE: 1}},
     Component.PAGE_ITEMS: {
         "SPIDER_MIDDLEWARES": {Component.PAGE_ITEMS: 960},
         Setting.FOLLOW: True, Setting.PAGE_ITEMS: True, Setting.PROFILE: "broad",
-    },
-    Component.LINK_READING: {
-        "SPIDER_MIDDLEWARES": {Component.LINK_READING: 955}, Setting.LINK_STATS: ["hosts"],
     },
     Component.INDEX_PIPELINE: {
         "ITEM_PIPELINES": {Component.INDEX_PIPELINE: 1000},

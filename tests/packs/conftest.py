@@ -1,4 +1,4 @@
-"""Either LZO library, and a store that fails."""
+"""Each LZO compressor, and a store that fails."""
 
 from __future__ import annotations
 
@@ -10,21 +10,17 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from support.uploads import Flaky
 
-from scrapy_spider_suite.packs.containers import Lzallright, LzoLibrary, PythonLzo
+from scrapy_spider_suite.packs.containers import LZO, LzoCompressor
 
 
-@pytest.fixture(params=["lzallright", "python-lzo"])
-def lzo(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[LzoLibrary]:
-    """Either library; where python-lzo is not installed, liblzo2 in its place."""
-    if request.param == "lzallright":
-        yield Lzallright()
-        return
+@pytest.fixture(params=LZO, ids=lambda kind: kind.name)
+def lzo(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> LzoCompressor:
+    """Each of them; liblzo2 may come with lzop, and stands for python-lzo if that is not here."""
     try:
-        yield PythonLzo()
-    except ImportError:
-        program = request.getfixturevalue("lzop")
-        monkeypatch.setitem(sys.modules, "lzo", program.library())
-        yield PythonLzo()
+        return request.param()
+    except (ImportError, OSError):
+        monkeypatch.setitem(sys.modules, "lzo", request.getfixturevalue("lzop").library())
+        return request.param()
 
 
 @pytest.fixture

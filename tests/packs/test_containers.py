@@ -6,7 +6,9 @@ import gzip
 import io
 import random
 import struct
+import sys
 from pathlib import Path
+from types import ModuleType
 from zlib import adler32
 
 import pytest
@@ -17,10 +19,14 @@ from support.packs import fastwarc_records, fetch, some, tiny, warcio_records, w
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs.containers import (
     BLOCK,
+    LZO,
     Container,
     Lzallright,
-    LzoLibrary,
+    LzoCompressor,
     LzopContainer,
+    PythonLzo,
+    SystemLzo,
+    best_lzo,
 )
 from scrapy_spider_suite.packs.pack_file import (
     FORMATS,
@@ -82,8 +88,8 @@ def test_what_is_written_is_read(form: str, tmp_path: Path) -> None:
             assert read_records(path, place)[0] == record
 
 
-def test_lzop_and_warcio_accept_what_either_library_wrote(
-    lzo: LzoLibrary, lzop: Lzop, tmp_path: Path
+def test_lzop_and_warcio_accept_what_each_compressor_wrote(
+    lzo: LzoCompressor, lzop: Lzop, tmp_path: Path
 ) -> None:
     """``lzop -t`` and ``lzop -dc | warcio``: sums, end mark, blocks of at most 256 KiB."""
     pages = bundles()
@@ -96,17 +102,43 @@ def test_lzop_and_warcio_accept_what_either_library_wrote(
         assert [block for _, _, block in others(lzop("-dc", path))][1:] == wanted
 
 
-def test_the_libraries_read_each_other(lzo: LzoLibrary, tmp_path: Path) -> None:
-    """And what lzop itself has packed."""
+def test_what_each_compressor_wrote_is_read(lzo: LzoCompressor, tmp_path: Path) -> None:
+    """By lzallright, which is always there; blocks of every size, also such as do not shrink."""
     pages = bundles()
     data, _ = whole_file(LzopContainer(lzo), pages)
-    for library in (Lzallright(), lzo):
-        path = tmp_path / "x.warc.lzo"
-        path.write_bytes(data)
-        other = LzopContainer(library)
-        with path.open("rb") as file:
-            out = b"".join(frame.data for frame in other.frames(file, other.start(file)))
-        assert out.endswith(b"".join(record.to_bytes() for bundle in pages for record in bundle))
+    path = tmp_path / "x.warc.lzo"
+    path.write_bytes(data)
+    found, damage = groups(path)
+    assert found[1:] == [record for bundle in pages for record in bundle]
+    assert not damage
+    for size in (1, 2, 17, 4095, BLOCK - 1, BLOCK):
+        for content in (NOISE[:size], bytes(size)):
+            packed, _ = LzopContainer(lzo).encode([content])
+            assert LzopContainer().decode(packed) == content
+
+
+def test_the_fastest_compressor_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither of the faster ones has to be here; the log says which one writes."""
+    monkeypatch.setitem(sys.modules, "lzo", None)
+
+    def absent(self: object) -> None:
+        raise OSError("liblzo2.so.2: cannot open shared object file")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(SystemLzo, "__init__", absent)
+        assert isinstance(best_lzo(), Lzallright)
+        said = LzopContainer().compression
+    assert "lzallright" in said
+    assert "liblzo2" in said
+    assert "zst" in said
+    module = ModuleType("lzo")
+    monkeypatch.setitem(sys.modules, "lzo", module)
+    monkeypatch.setattr(SystemLzo, "__init__", lambda self: None)
+    assert isinstance(best_lzo(), SystemLzo)  # that module is another one
+    assert LzopContainer().compression == "LZO by liblzo2"
+    module.compress = lambda data, level, header: data  # type: ignore[attr-defined]
+    assert isinstance(best_lzo(), PythonLzo)
+    assert [kind.name for kind in LZO] == ["python-lzo", "liblzo2", "lzallright"]
 
 
 def test_a_file_that_lzop_packed_is_none(lzop: Lzop, tmp_path: Path) -> None:

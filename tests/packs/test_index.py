@@ -11,12 +11,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from support.packs import CRAWL, NOW, fetch, plan
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import (
     FolderIndex,
     PackWriter,
+    RefersTo,
     build_index,
     cdxj,
     make_records,
@@ -33,7 +36,7 @@ from scrapy_spider_suite.packs.folder_index import (
     run_lines,
 )
 from scrapy_spider_suite.packs.redaction import RedactionTarget, redact
-from scrapy_spider_suite.packs.warc import warcinfo
+from scrapy_spider_suite.packs.warc import parse_record, record_ids, warcinfo
 
 DATA = Path(__file__).parent.parent / "data" / "packs"
 
@@ -90,6 +93,27 @@ def test_a_line_says_what_is_in_it() -> None:
     }  # fmt: skip
     assert cdxj.parse_entry(line.encode()) == entry
     assert entry.time.year == 2026
+
+
+@given(st.text(max_size=30), st.text(max_size=30), st.binary(max_size=80), st.booleans())
+def test_an_index_is_the_same_from_captures_and_from_records(
+    path: str, type_: str, more: bytes, revisit: bool
+) -> None:
+    """Whatever is in a URL or a head: `verify` compares what was written with what it reads."""
+    head = b"HTTP/1.1 404 X\r\nA: b\r\nContent-type: %b\r\n" % type_.encode("utf-8", "replace")
+    original = RefersTo("http://a.test/", NOW, "sha1:ABC") if revisit else None
+    pages = [fetch(1, url=f"http://a.test/{path}", head=head + more, original=original, via=path),
+             fetch(2, head=more, links=(), via="", hops="")]  # fmt: skip
+    made = cdxj.bundle_captures(pages, record_ids(1))
+    records = [parse_record(data)[0] for data in made.data]
+    assert cdxj.page_entries(records) == made.entries
+    assert cdxj.bundle_records(records).data == made.data
+    places = [RecordPlace(7 * number, 7, 0, 7) for number in range(len(records))]
+    for entry in made.entries:
+        key, stamp, text = entry.at("x.warc.gz", places).line().decode().split(" ", 2)
+        assert json.dumps(json.loads(text)) == text
+        assert json.loads(text)["url"] == entry.url
+        assert (key, stamp) == (entry.key, entry.stamp)
 
 
 def test_only_pages_are_in_an_index() -> None:

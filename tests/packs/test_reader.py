@@ -14,7 +14,7 @@ import brotli
 import pytest
 from backports import zstd
 from support.loaded_modules import loaded_by
-from support.packs import NOW, body, fetch, gzipped, head, plan
+from support.packs import NOW, body, fetch, gzipped, head, plan, resource
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError, PackMissingError
 from scrapy_spider_suite.packs import (
@@ -32,7 +32,6 @@ from scrapy_spider_suite.packs import (
     sha1_digest,
 )
 from scrapy_spider_suite.packs.pack_file import FORMATS
-from scrapy_spider_suite.packs.warc import make_record, warc_date
 from scrapy_spider_suite.packs.writer import GroupWriter, WriteJob
 
 START = datetime.fromtimestamp(NOW, UTC)
@@ -273,13 +272,7 @@ def test_damage_is_named_and_passed_by(
 def test_what_did_not_come_by_http(tmp_path: Path) -> None:
     """A resource has no status; its body is all of it."""
     writer = PackWriter(plan(tmp_path))
-    writer.append(
-        [
-            make_record(
-                "resource", warc_date(NOW), b"\0\1", "text/plain; charset=x", url="ftp://a.test/x"
-            )
-        ]
-    )
+    writer.append([resource("ftp://a.test/x", b"\0\1", "text/plain; charset=x")])
     writer.close()
     [page] = open_packs(tmp_path)
     assert (page.body, page.status, page.mime, page.links) == (b"\0\1", 0, "text/plain", [])

@@ -102,8 +102,7 @@ def test_damage_in_the_midst_is_left_out(form: str, lzop: Lzop, tmp_path: Path) 
 def test_a_pack_that_is_written_is_left_alone(tmp_path: Path) -> None:
     """By whoever holds it; an agent closes only its own."""
     pack = PackFile(tmp_path / "n-0-1-a.warc.gz", make_container("gz"), 0.0)
-    [bundle] = some(1)
-    pack.append(bundle, [record.to_bytes() for record in bundle])
+    pack.append([cdxj.bundle_records(bundle) for bundle in some(1)])
     assert recover_folder(tmp_path) == []
     pack.abandon()
     assert recover_folder(tmp_path, "b") == []

@@ -25,11 +25,12 @@ from scrapy_spider_suite.packs.writer import GroupWriter, WriteJob
 
 
 def write(folder: Path, bundles: list[list[Record]], form: str = "lzo") -> Path:
-    """Write a pack."""
+    """Write a pack, a group for each of *bundles*."""
     paths: list[Path] = []
-    writer = PackWriter(plan(folder, form, wait=0), closed=paths.append)
+    writer = PackWriter(plan(folder, form), closed=paths.append)
     for bundle in bundles:
         writer.append(bundle)
+        writer.flush()
     writer.close()
     return paths[0]
 

@@ -4,13 +4,25 @@ from __future__ import annotations
 
 import gzip
 import math
+import uuid
 from datetime import UTC, datetime
+from itertools import islice
 
 import pytest
 from hypothesis import given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
-from support.packs import NOW, body, fastwarc_records, fetch, gzipped, head, warcio_records
+from msgspec.structs import replace
+from support.packs import (
+    NOW,
+    body,
+    fastwarc_records,
+    fetch,
+    gzipped,
+    head,
+    resource,
+    warcio_records,
+)
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import http_records, warc
@@ -44,8 +56,7 @@ def test_other_tools_read_every_record_byte_for_byte(others) -> None:
         *make_records(fetch(3, original=original)),
         *make_records(fetch(4, b"", head=head(0).replace(b"200 OK", b"304 Not Modified"),
                        original=original, profile=warc.NOT_MODIFIED)),
-        warc.make_record("resource", warc.warc_date(NOW), b"\0\xff", "application/x-y",
-                         url="ftp://a.test/x"),
+        resource("ftp://a.test/x", b"\0\xff", "application/x-y"),
     ]  # fmt: skip
     seen = list(others(as_bytes(found)))
     assert [(kind, url) for kind, url, _ in seen] == [(r.kind, r.url) for r in found]
@@ -192,6 +203,24 @@ def test_the_records_of_a_fetch_name_each_other_and_the_server() -> None:
     ids = {record.id for _ in range(50) for record in make_records(fetch(1))}
     assert len(ids) == 150
     assert make_records(fetch(1, request=b"", via="", hops="", links=()))[1:] == []
+
+
+def test_a_digest_that_is_known_is_not_computed_again() -> None:
+    """The log has it already; that of a revisit's body is the original's."""
+    known = fetch(1, digest="sha1:KNOWN")
+    assert make_records(known)[0].get("WARC-Payload-Digest") == "sha1:KNOWN"
+    again = replace(known, original=RefersTo("http://a.test/", NOW, "sha1:ABC"))
+    assert make_records(again)[0].all("WARC-Payload-Digest") == ["sha1:ABC"]
+
+
+def test_ids_are_random_uuids() -> None:
+    """Of version 4 (RFC 9562 §5.4), whatever they are cut from, and none comes twice."""
+    found = list(islice(warc.record_ids(3), 100))
+    assert len(set(found)) == 100
+    for id in found:
+        parsed = uuid.UUID(id.removeprefix("<").removesuffix(">"))
+        assert (parsed.version, parsed.variant) == (4, uuid.RFC_4122)
+        assert parsed.urn == id[1:-1]
 
 
 def test_a_revisit_names_the_record_that_has_the_page() -> None:

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import BinaryIO
 
@@ -152,6 +153,28 @@ def test_what_is_no_record_yet_is_counted(tmp_path: Path, writing: threading.Eve
     writer.close()
     assert writer.backlog == 0
     assert waiter.result(0)
+
+
+def test_a_page_alone_waits_no_longer_than_said(tmp_path: Path) -> None:
+    """Nobody has to flush, whether the thread was idle or at work."""
+    writer = PackWriter(plan(tmp_path, wait=0.01))
+    for number in range(3):
+        waiter: Future[RecordLocation] = Future()
+        writer.append_captures([fetch(number)], waiter)
+        assert waiter.result(20)
+    writer.close()
+
+
+def test_a_writer_that_is_behind_fills_its_groups(tmp_path: Path, writing: threading.Event) -> None:
+    """Also where each page has waited for longer than it should before the thread comes to it."""
+    writer = PackWriter(plan(tmp_path, wait=5, max_age=0), clock=count(NOW, 10).__next__)
+    for number in range(200):
+        writer.append_captures([fetch(number)], Future())
+    writing.set()
+    writer.close()
+    [path] = tmp_path.glob("*.lzo")
+    sizes = [len(part.data) for part in scan(path) if isinstance(part, RecordGroup)]
+    assert min(sizes[1:-1]) > GROUP * 0.95
 
 
 def test_groups_fill_blocks(tmp_path: Path) -> None:
@@ -450,6 +473,7 @@ def test_faults_of_others_stop_nothing(
         writer.flush().result(10)
         monkeypatch.setattr(writer._groups, "add_job", fail)
         other = writer.append(some(1)[0])
+        writer.flush()
         with pytest.raises(RuntimeError):
             other.result(10)
         with pytest.raises(RuntimeError):

@@ -23,6 +23,7 @@ from scrapy_spider_suite.store.rows import (
     UrlState,
     end_of_prefix,
     pack_row,
+    row_packer,
     unpack_row,
 )
 from scrapy_spider_suite.urls.traps import Trap
@@ -125,6 +126,16 @@ def test_queue_rows_come_back(entry: Entry) -> None:
         assert back.stored_key == b""
         back.stored_key = entry.stored_key
     assert fields(back) == fields(entry)
+
+
+@given(entries(), st.lists(urls, max_size=3))
+def test_rows_of_links_are_those_of_their_entries(entry: Entry, links: list[str]) -> None:
+    """What the links of a page have in common is packed once."""
+    entry.url, entry.stored_key = "", b""
+    pack = row_packer(entry)
+    for url in links:
+        entry.url = url
+        assert pack(url.encode()) == pack_row(entry)
 
 
 def test_long_urls_fit() -> None:

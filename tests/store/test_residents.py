@@ -295,7 +295,6 @@ def test_refills_stay_cheap(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     first, last = (max(steps[n] for n in range(at, at + 100)) for at in (0, refills - 100))
     assert 0 <= last <= first + 2
     # From the stored head as well: the host leaves, and comes back.
-    frontier.residents.records.save()
     frontier.flush()
     frontier.residents.leave(host, 10.0)
     before = Counted.skipped()

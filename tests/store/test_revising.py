@@ -428,7 +428,6 @@ def test_the_portion_on_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
         record = frontier.residents.records.touch(f"h{n:02}.t")
         record.next_fetch, record.why = 4e12, "blocked (.t, rules, line 1)"
         frontier.residents.wait_on_disk(f"h{n:02}.t", record, WALL)
-    frontier.residents.records.save()
     policy.update(overrides=rules("h07.t blocked=yes"))
     cursor: tuple[float, str] | None = (EXCLUDED_BAND, "")
     steps = 0

@@ -11,7 +11,7 @@ import pytest
 from support.virtual_crawl import WALL, Crawl, Web, all_urls, copy_of, entry, trees
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
+from scrapy_spider_suite.frontier.entries import Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.politeness import Pace
@@ -20,7 +20,7 @@ from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
-from scrapy_spider_suite.store.seen_transfer import SieveRows
+from scrapy_spider_suite.store.seen_transfer import SieveRows, url_of
 
 PAGE = "http://a.t/page"
 HOSTS = ["a.t", "b.t"]
@@ -434,17 +434,17 @@ def test_sixty_four_bits(tmp_path: Path) -> None:
 
 
 def test_of_pages_in_bulk(crawl: Crawl) -> None:
-    """The links of a lease need no entries until they are new."""
+    """No row is written of the links of a lease until they are new."""
     crawl.web.links = lambda url: numbers(1, 2, 3) if url.endswith("/0") else []
     crawl.seed(*numbers(0))
     made: list[str] = []
-    take = crawl.frontier.states.add_pending
+    take = crawl.frontier.states.add_link
 
-    def counted(each: Entry, record: Any) -> None:
-        made.append(each.url)
-        take(each, record)
+    def counted(key: bytes, *rest: Any) -> bytes:
+        made.append(url_of(key))
+        return take(key, *rest)
 
-    crawl.frontier.states.add_pending = counted  # type: ignore[method-assign]
+    crawl.frontier.states.add_link = counted  # type: ignore[method-assign]
     crawl.run()
     assert sorted(crawl.urls) == numbers(0, 1, 2, 3)
     assert made == numbers(1, 2, 3)

@@ -28,8 +28,7 @@ def test_reads_see_what_the_batch_will_do(
     assert list(unwritten.overlay(rows, "family", start)) == expected
     everything = unwritten.overlay_all(iter(sorted(disk.items())), "family")
     assert list(everything) == sorted(after.items())
-    for key, value in dict(writes).items():
-        assert unwritten.find("family", key) == (True, value)
+    assert unwritten.changes("family") == dict(writes)
 
 
 def test_groups_are_walked_over_apart() -> None:
@@ -39,7 +38,7 @@ def test_groups_are_walked_over_apart() -> None:
     unwritten.set("queue", b"b1", b"2", b"b")
     assert list(unwritten.overlay(iter([]), "queue", b"", b"a")) == [(b"a1", b"1")]
     assert list(unwritten.overlay_all(iter([]), "queue")) == [(b"a1", b"1"), (b"b1", b"2")]
-    assert sorted(unwritten) == [("queue", b"a1", b"1"), ("queue", b"b1", b"2")]
+    assert list(unwritten) == [("queue", {b"a1": b"1"}), ("queue", {b"b1": b"2"})]
     assert len(unwritten) == 2
 
 
@@ -60,10 +59,9 @@ def test_nothing_waits_after_a_write() -> None:
     unwritten = PendingWrites()
     assert not unwritten
     unwritten.set("family", b"key", None)
-    assert unwritten.find("family", b"key") == (True, None)
-    assert unwritten.find("family", b"other") == (False, None)
-    assert unwritten.find("other", b"key") == (False, None)
+    assert unwritten.changes("family") == {b"key": None}
+    assert unwritten.changes("other") == {}
     unwritten.clear()
     assert not unwritten
     assert list(unwritten) == []
-    assert unwritten.find("family", b"key") == (False, None)
+    assert unwritten.changes("family") == {}

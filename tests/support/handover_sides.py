@@ -85,7 +85,6 @@ class Side:
         known = FAILED if state == "failed" else DONE
         record = hands.residents.records.touch(host)
         hands.states.import_state(state_key(host, url), host, record, known)
-        hands.residents.records.save()
         self.frontier.flush()
         if state == "asked":
             again = entry(url, flags=int(Flag.DONT_FILTER))

@@ -39,7 +39,7 @@ class Lzop:
         self("-t", path)
 
     def library(self) -> ModuleType:
-        """A module that is to liblzo2 what ``python-lzo`` is, which has no wheels."""
+        """Return what stands for ``python-lzo``. The process has liblzo2 from now on."""
         folder = self._libraries
         return _python_lzo(ctypes.CDLL(str(folder / "liblzo2.so.2") if folder else "liblzo2.so.2"))
 
@@ -65,7 +65,6 @@ def find(folder: Path) -> Lzop:
 
 def _python_lzo(lib: ctypes.CDLL) -> ModuleType:
     module = ModuleType("lzo")
-    error = type("error", (Exception,), {})
     assert lib.__lzo_init_v2(0x20A0, *([-1] * 9)) == 0
 
     def compress(data: bytes, level: int, header: bool) -> bytes:
@@ -75,15 +74,5 @@ def _python_lzo(lib: ctypes.CDLL) -> ModuleType:
         lib.lzo1x_1_compress(data, ctypes.c_ulong(len(data)), out, ctypes.byref(size), memory)
         return out.raw[: size.value]
 
-    def decompress(data: bytes, header: bool, length: int) -> bytes:
-        assert not header
-        size, out = ctypes.c_ulong(length), ctypes.create_string_buffer(length)
-        code = lib.lzo1x_decompress_safe(
-            data, ctypes.c_ulong(len(data)), out, ctypes.byref(size), None
-        )
-        if code:
-            raise error(code)
-        return out.raw[: size.value]
-
-    module.compress, module.decompress, module.error = compress, decompress, error  # type: ignore
+    module.compress = compress  # type: ignore[attr-defined]
     return module

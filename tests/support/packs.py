@@ -7,6 +7,7 @@ import io
 import random
 import zlib
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,18 @@ from warcio.archiveiterator import ArchiveIterator
 from scrapy_spider_suite.packs.containers import Container
 from scrapy_spider_suite.packs.http_records import BodyForm
 from scrapy_spider_suite.packs.pack_file import Damage, format_of, is_pack, scan
-from scrapy_spider_suite.packs.warc import Capture, CrawlInfo, Link, Record, make_records, warcinfo
+from scrapy_spider_suite.packs.warc import (
+    Capture,
+    CrawlInfo,
+    Link,
+    Record,
+    format_record,
+    make_records,
+    parse_record,
+    record_ids,
+    warc_date,
+    warcinfo,
+)
 from scrapy_spider_suite.packs.writer import PackPlan
 from support.lzop import Lzop
 
@@ -55,6 +67,14 @@ def fetch(number: int, content: bytes | None = None, **changes: Any) -> Capture:
         links=[Link(f"http://www.example.com/{number + 1}"), Link("http://a.test/", "frame", True)],
     )
     return replace(plain, **changes)
+
+
+def resource(url: str, block: bytes, content_type: str) -> Record:
+    """What did not come by HTTP."""
+    fields = f"WARC-Target-URI: {url}\r\n"
+    [id] = islice(record_ids(1), 1)
+    data = format_record("resource", id, warc_date(NOW), block, content_type, fields)
+    return parse_record(data)[0]
 
 
 def gzipped(number: int) -> Capture:

@@ -15,9 +15,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.frontier.entries import Entry, order_key, state_key
+from scrapy_spider_suite.frontier.entries import Entry, host_key, order_key, state_key
 from scrapy_spider_suite.store.interface import Store
-from scrapy_spider_suite.store.rows import PENDING, HostRecord
+from scrapy_spider_suite.store.rows import PENDING, HostRecord, pack_row
 
 
 def row(host: str, sequence: int, priority: int = 0) -> Entry:
@@ -66,6 +66,36 @@ class StoreContract(ABC):
         assert found is not None
         assert (found.pending, found.why) == (7, "Retry-After")
         assert store.record("b.t") is None
+
+    def test_a_record_goes_as_it_is_at_the_flush(self, store: Store, tmp_path: Path) -> None:
+        """It may change until then, without being put again, and readers see that; not behind."""
+        record = HostRecord()
+        seen: list[str] = []
+        store.put_record("a.t", record)
+        assert store.dirty == store.durable
+        record.pending = 3
+        assert [(host, each.pending) for host, each in store.records()] == [("a.t", 3)]
+        store.update_record = lambda host, record: seen.append(host)
+        record.pending = 7
+        store.flush()
+        assert not store.dirty
+        assert seen == ["a.t"] * store.durable
+        store = self.again(store, tmp_path)
+        assert [(host, each.pending) for host, each in store.records()] == [("a.t", 7)]
+
+    def test_many_states_at_once(self, store: Store, tmp_path: Path) -> None:
+        """Those of links that wait for the batch, of others on disk, and of none."""
+        store.put_state(b"disk", b"old")
+        store.put_state(b"gone", b"old")
+        store.flush()
+        store.put_state(b"waits", b"new")
+        store.put_state(b"disk", b"new")
+        store.delete_state(b"gone")
+        keys = [b"unknown", b"disk", b"waits", b"gone", b"disk"]
+        for few in (keys, keys[:1], keys[1:2], []):
+            assert store.find_states(few) == [store.state(key) for key in few]
+        store = self.again(store, tmp_path)
+        assert store.find_states(keys) == [None, b"new", b"new", None, b"new"]
 
     def test_components_keep_apart(self, store: Store, tmp_path: Path) -> None:
         """A name of one component is none of another's."""
@@ -116,6 +146,14 @@ class StoreContract(ABC):
         assert [e.url[-1] for e in store.rows("a.t", order_key(5, 3), 9)] == ["1", "4"]
         assert [e.url[-1] for e in store.rows("a.t", order_key(0, 0), 9)] == ["1", "4"]
         assert store.rows("c.t", b"", 9) == []
+
+    def test_links(self, store: Store, tmp_path: Path) -> None:
+        """A link is put in one step: a row, and a state."""
+        link = row("a.t", 7)
+        store.put_link(link.identity, host_key("a.t"), link.key, pack_row(link))
+        store = self.again(store, tmp_path)
+        assert store.state(link.identity) == PENDING
+        assert [e.url for e in store.rows("a.t", b"", 9)] == [link.url] * store.durable
 
     def test_due(self, store: Store, tmp_path: Path) -> None:
         """The earliest first, whatever was taken and put before."""

@@ -16,10 +16,10 @@ from scrapy_spider_suite.urls.traps import (
     NEW_PAGE_WEIGHT,
     PAGES_TO_JUDGE,
     HostTrapStats,
+    QuickTest,
     Trap,
     TrapLimits,
     TrapRefusal,
-    make_quick_test,
     trap_of_url,
 )
 from scrapy_spider_suite.urls.url_spaces import (
@@ -73,7 +73,7 @@ H = "http://h.example"
 def test_what_a_url_betrays_by_itself(path: str, trap: Trap | None) -> None:
     """In 2026, with dates of ten years ahead allowed."""
     assert trap_of_url(H + path, LIMITS, 2026) is trap
-    assert trap is None or not make_quick_test(LIMITS, 2026)(H + path)
+    assert trap is None or not QuickTest(LIMITS, 2026).passes(H + path)
 
 
 @settings(max_examples=60, deadline=None)
@@ -90,8 +90,25 @@ def test_the_quick_look_lets_no_trap_pass(
 ) -> None:
     """What it calls harmless, the whole look finds nothing in."""
     url = f"{H}/{'/'.join(segments)}{query}"
-    if make_quick_test(limits, year)(url):
+    if QuickTest(limits, year).passes(url):
         assert trap_of_url(url, limits, year) is None
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([
+            f"{H}/", f"{H}/a/b/a/b/a/b/a/b", f"{H}/2040/05/", f"{H}/?year=2050", f"{H}/2",
+            f"{H}/{'x' * 1024}", f"{H}/{'x/' * 25}",
+        ]),
+        max_size=4,
+    ),
+    st.sampled_from([LIMITS, TrapLimits(), TrapLimits(repeats=2), TrapLimits(length=30)]),
+)  # fmt: skip
+def test_all_links_of_a_page_pass_if_each_does(urls: list[str], limits: TrapLimits) -> None:
+    """They are looked at together."""
+    quick = QuickTest(limits, 2026)
+    assert quick.passes_all(urls) == all(map(quick.passes, urls))
 
 
 def test_without_limits_nothing_is_a_trap() -> None:

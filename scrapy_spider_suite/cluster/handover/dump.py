@@ -153,7 +153,7 @@ class HostDump:
         if self._units.by_host:
             while not self.park(host):
                 yield True
-        record = self._records.get(host)
+        record = self._records.current(host)
         yield [ItemKind.HOST, host, record.to_bytes()]
         yield from self._rows(host, record)
         for portion in self._states(host):
@@ -191,7 +191,6 @@ class HostDump:
             # The clock of an exclusion would hide when the host was visited.
             record.next_fetch, record.why = clock
         context.waiting.leave(host, record)
-        self._records.save()
         return True
 
     def _rows(self, host: str, record: HostRecord) -> Iterator[Item | bool]:
@@ -217,7 +216,6 @@ class HostDump:
             self._context.states.uncount(host, self._records.touch(host), state)
             data = replace(state, state=State.PENDING).to_bytes()
             self._store.put_state(entry.identity, data)
-            self._records.save()
         return data
 
     def _states(self, host: str) -> Iterator[list[tuple[bytes, UrlState]]]:
@@ -311,7 +309,6 @@ class HostDump:
             if record.pending and record.due is None:
                 context.waiting.add(host, record, context.clock()[1])
                 self._records.changed(host, record)
-                self._records.save()
         self._finish(file_id)
 
     def forget(self, file_id: str) -> Steps:
@@ -358,7 +355,7 @@ class HostDump:
             yield from self._forget_host(host)
 
     def _forget_rows(self, host: str) -> Iterator[bool]:
-        after = self._records.get(host).head
+        after = self._records.current(host).head
         while entries := self._store.rows(host, after, ROWS):
             for entry in entries:
                 if self._units.has(host, entry.url):

@@ -127,18 +127,16 @@ class Conflicts:
                     mark = ConflictMark.from_bytes(data)
                     if mark.kind == _STATE:  # no row of the URL waits any more
                         self._conclude(host, key[len(_CONFLICT) :], mark)
-                self._records.save()
                 yield False
 
     def _walk(self, host: str, since: int) -> Generator[bool, None, bool]:
-        after, again = self._records.get(host).head, False
+        after, again = self._records.current(host).head, False
         while entries := self._store.rows(host, after, ROWS):
             for entry in entries:
                 mark = self._kv.get(_CONFLICT + entry.identity)
                 if mark is not None:
                     again = self._judge(entry, ConflictMark.from_bytes(mark), since) or again
                 after = entry.key
-            self._records.save()
             yield False
         return again
 
@@ -353,7 +351,6 @@ class HostLoad:
             for item in portion:
                 self._merge_item(item)
                 self.counts[item[0]] += item_weight(item, self._store.sieve)
-            self._records.save()
             place = place._replace(items=place.items + ROWS)
             if place.items >= len(items):
                 place = place._replace(at=end, items=0)
@@ -464,9 +461,7 @@ class HostLoad:
                         more = theirs.done - record.done
                         self._context.states.count_done(host, record, more)
                 if not number % ROWS:
-                    self._records.save()
                     yield False
-            self._records.save()
             yield False
             if size > PIECE:
                 yield from self._unqueue_done(sieved, fingerprints.merge_rows(*come))
@@ -486,7 +481,7 @@ class HostLoad:
                 yield False
 
     def _unqueue_done_of(self, host: str, sieved: SieveIndex, rows: Rows) -> Steps:
-        after = self._records.get(host).head
+        after = self._records.current(host).head
         while entries := self._store.rows(host, after, ROWS):
             asked = fingerprints.rows_of(
                 sieved.prints(entry.identity for entry in entries), sieved.width

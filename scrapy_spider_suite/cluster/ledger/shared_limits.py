@@ -473,6 +473,10 @@ class SharedLimits(LedgerClient):
             self.grants.ready(self._needs(host, address), now)
         self.poke()
 
+    @property
+    def longest(self) -> float:
+        return self._longest
+
     async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T:
         """Await *transfer*; cut it off before its grant expires."""
         try:

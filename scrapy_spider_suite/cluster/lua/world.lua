@@ -6,6 +6,9 @@ local function clock()  -- milliseconds since 1970, by Redis
 end
 
 local function server()  -- the id of this run of Redis, and its milliseconds so far
+  -- Of a server that keeps all it has acknowledged, all runs are one, without a beginning.
+  local durable = redis.pcall('GET', 'suite:durable')
+  if type(durable) == 'string' then return durable, math.huge end
   local info = redis.call('INFO', 'server')
   local uptime = string.match(info, 'uptime_in_seconds:(%d+)')
   return string.match(info, 'run_id:(%x+)') or '', uptime and uptime * 1000 or math.huge

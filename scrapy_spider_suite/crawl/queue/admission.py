@@ -5,19 +5,26 @@ Also: known URLs that get a second try, and links that are read later than their
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
-from itertools import chain, groupby
-from typing import TYPE_CHECKING, Final, Protocol
+from itertools import chain, groupby, islice
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from scrapy_spider_suite.errors import StoreWriteError
-from scrapy_spider_suite.frontier.entries import Entry, Flag
+from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.rows import HostRecord, UrlState
-from scrapy_spider_suite.store.seen_transfer import LinkOrigin, host_of_state_key, keys_of, url_of
+from scrapy_spider_suite.store.rows import HostRecord, UrlState, row_packer
+from scrapy_spider_suite.store.seen_transfer import (
+    LinkOrigin,
+    entry_of,
+    host_of_state_key,
+    keys_of,
+    url_of,
+)
 from scrapy_spider_suite.store.unread_pages import PageDemand, UnreadPage, UnreadPages
 from scrapy_spider_suite.urls.normalize import host_of
 
@@ -164,7 +171,6 @@ class StoredPageLinks:
                 record = frontier.residents.records.touch(entry.host)
                 frontier.states.uncount(entry.host, record, state)
                 frontier.states.conclude(entry, record, event, state.status, wall)
-                frontier.residents.records.save()
         return here
 
     def save(self) -> None:
@@ -176,8 +182,130 @@ _SPILL: Final = 1_000
 """Children of an unfinished page in memory; beyond it they are stored early."""
 _BACKLOG: Final = 10_000
 """Operations that may wait for the next batch."""
-# A plain integer: operators of flags are Python code.
+_BATCH: Final = 1_000
+"""URLs that are looked up together."""
+_NO_PREFIX: Final = b"\0\0\0"  # no host has such a key, whatever its slot
+# Plain integers: operators of flags are Python code.
 _DONT_FILTER = int(Flag.DONT_FILTER)
+_UNLIKE_LINKS = int(Flag.DONT_FILTER | Flag.VOLATILE)
+"""Flags of entries that neither cache nor row decides about."""
+
+
+class HostTerms(NamedTuple):
+    """What holds for all new URLs of a host in a batch; *refusal*: why none is taken.
+
+    Links need no entry while fewer than *plain_below* URLs are pending.
+    """
+
+    record: HostRecord
+    refusal: Event | None
+    plain_below: float
+
+
+class AdmissionBatch:
+    """Makes those of some URLs pending that are new; decides once what depends on their hosts.
+
+    *found* holds a state, or None, for each URL that may be new; all others are known.
+    """
+
+    def __init__(self, frontier: Frontier, found: dict[bytes, bytes | None], now: float) -> None:
+        self._frontier = frontier
+        self._found = found
+        self._now = now
+        self._wall = frontier.wall(now)
+        self._hosts: dict[bytes, HostTerms] = {}
+        by_age = frontier.admission.retry_failed.by_age
+        self._retries = by_age or bool(frontier.traps.reopened)
+
+    def add_entries(self, entries: list[Entry]) -> int:
+        """Return how many were new."""
+        new, found, states = 0, self._found, self._frontier.states
+        for entry in entries:
+            unknown = found.pop(entry.identity, b"") is None
+            if entry.flags & _UNLIKE_LINKS:
+                unknown = bool(entry.flags & _DONT_FILTER) or not states.known(entry.identity)
+            if unknown or self._retry(entry):
+                new += self._add(entry, self._terms(host_key(entry.host)))
+            else:
+                self._note_known(entry.url)
+                self._frontier.commit.release_holder(entry, self._now)
+            if entry.seed_note:  # of a seed that is known already, too
+                url_states.write_seed_note(self._frontier.store, entry)
+                entry.seed_note = ""
+        return new
+
+    def add_links(self, keys: list[bytes], origin: LinkOrigin) -> int:
+        """Add the links with these state keys; return how many were new.
+
+        An entry is made of a link only where it belongs into a front in memory, or is unusual.
+        """
+        found, states, residents = self._found, self._frontier.states, self._frontier.residents
+        traps, permuted = self._frontier.traps, bool(self._frontier.policy.traps.permuted)
+        pack = row_packer(entry_of(_NO_PREFIX, origin))
+        new, prefix, host = 0, _NO_PREFIX, ""
+        for key in keys:
+            if found.pop(key, b"") is not None:
+                if not (self._retries and self._retry(entry_of(key, origin))):
+                    self._note_known(url_of(key))
+                    continue
+                prefix = _NO_PREFIX  # its host may have been revived
+            if not key.startswith(prefix):
+                prefix = key[: key.index(b"\0", 2) + 1]
+                host, terms = prefix[2:-1].decode(), self._terms(prefix)
+            record = terms.record
+            if record.pending >= terms.plain_below:
+                new += self._add(entry_of(key, origin), terms)
+                continue
+            new += 1
+            if record.entered is None:
+                record.entered = origin.depth
+            if permuted and b"&" in key:
+                traps.note_known(url_of(key))
+            row = pack(key[len(prefix) :])
+            order = states.add_link(key, prefix, record, row, origin.priority)
+            front = residents.host_for(host, order, record, self._now)
+            if front is not None:
+                entry = entry_of(key, origin)
+                entry.key = order
+                residents.push_front(front, entry)
+        return new
+
+    def _add(self, entry: Entry, terms: HostTerms) -> bool:
+        frontier, record, refusal = self._frontier, terms.record, terms.refusal
+        router = frontier.admission.router
+        if entry.volatile and router is not None and not router.owns(entry):
+            refusal = Event.ELSEWHERE
+        if refusal is not None:
+            frontier.states.conclude(entry, record, refusal, 0, self._wall)
+            frontier.commit.release_holder(entry, self._now)
+            return False
+        if record.entered is None:
+            record.entered = entry.depth
+        frontier.traps.admit(entry, record)
+        frontier.states.add_pending(entry, record)
+        frontier.residents.push(entry, record, self._now)
+        return True
+
+    def _terms(self, prefix: bytes) -> HostTerms:
+        terms = self._hosts.get(prefix)
+        if terms is None:
+            frontier, host = self._frontier, prefix[2:-1].decode()
+            record = frontier.residents.records.touch(host)
+            refusal, plain_below = frontier.admission.refusal(host, record), -math.inf
+            if refusal is None and frontier.states.breadth_first:
+                plain_below = frontier.traps.admits_below(host, record)
+            terms = self._hosts[prefix] = HostTerms(record, refusal, plain_below)
+        return terms
+
+    def _retry(self, entry: Entry) -> bool:
+        if not self._retries or not self._frontier.admission.retry_failed.retry(entry, self._wall):
+            return False
+        self._hosts.clear()  # its host may have been revived
+        return True
+
+    def _note_known(self, url: str) -> None:
+        self._frontier.counters.filtered += 1
+        self._frontier.traps.note_known(url)
 
 
 class Admission:
@@ -193,7 +321,6 @@ class Admission:
         self.retry_failed = RetryFailed(frontier)
         self._frontier = frontier
         self._store = frontier.store
-        self._records = frontier.residents.records
         self._states = frontier.states
 
     def schedule(
@@ -207,18 +334,38 @@ class Admission:
         if self.router is not None:
             anyway = came or self.retry_failed.by_age
             entries = filter(partial(self.router.keeps, given=given, anyway=anyway), entries)
-        return self._look_up(entries, now)
-
-    def _look_up(self, entries: Iterable[Entry], now: float) -> int:
         new = 0
         for origin, group in groupby(entries, self._sieve_origin):
             if origin is not None:
                 self._offer(origin, [entry.identity for entry in group])
                 continue
-            for entry in group:
-                new += self._admit_unless_known(entry, now)
+            while batch := list(islice(group, _BATCH)):
+                plain = (entry.identity for entry in batch if not entry.flags & _UNLIKE_LINKS)
+                found = self._states.find(plain)
+                new += AdmissionBatch(self._frontier, found, now).add_entries(batch)
                 self.relieve()
-        self._records.save()
+        return new
+
+    def add_links(self, origin: LinkOrigin, keys: list[bytes], now: float) -> int:
+        """`schedule` for the links of one page, which have *origin* and these state keys."""
+        by_age = self.retry_failed.by_age
+        if self.router is not None:
+            keys = self.router.own_links(origin, keys, anyway=by_age)
+        states = self._states
+        if states.sieve_queue is not None and states.sieve_queue.active:
+            self._offer(origin, keys)
+            return 0
+        new = 0
+        for start in range(0, len(keys), _BATCH):
+            batch = keys[start : start + _BATCH]
+            found = states.find(batch)
+            if not (by_age or self._frontier.traps.reopened):
+                # Of links that were met a moment ago nothing more is asked.
+                states.counters.filtered += len(batch) - len(found)
+                batch = list(found)
+            if batch:
+                new += AdmissionBatch(self._frontier, found, now).add_links(batch, origin)
+                self.relieve()
         return new
 
     def _sieve_origin(self, entry: Entry) -> LinkOrigin | None:
@@ -251,40 +398,6 @@ class Admission:
         found = self.retry_failed.released
         return dict.fromkeys(key for key in keys if found(key, url_of(key), host_of_state_key(key)))
 
-    def _admit_unless_known(self, entry: Entry, now: float) -> bool:
-        wall = self._frontier.wall(now)
-        taken = False
-        if (
-            not entry.flags & _DONT_FILTER
-            and self._states.known(entry.identity)
-            and not self.retry_failed.retry(entry, wall)
-        ):
-            self._states.counters.filtered += 1
-            self._frontier.traps.note_known(entry.url)
-        else:
-            taken = self._admit(entry, now, wall)
-        if entry.seed_note:  # of a seed that is known already, too
-            url_states.write_seed_note(self._store, entry)
-            entry.seed_note = ""
-        if not taken:
-            self._frontier.commit.release_holder(entry, now)
-        return taken
-
-    def _admit(self, entry: Entry, now: float, wall: float) -> bool:
-        record = self._records.touch(entry.host)
-        refusal = self.refusal(entry.host, record)
-        if entry.volatile and self.router is not None and not self.router.owns(entry):
-            refusal = Event.ELSEWHERE
-        if refusal is None:
-            if record.entered is None:
-                record.entered = entry.depth
-            self._frontier.traps.admit(entry, record)
-            self._states.add_pending(entry, record)
-            self._frontier.residents.push(entry, record, now)
-            return True
-        self._states.conclude(entry, record, refusal, 0, wall)
-        return False
-
     def refusal(self, host: str, record: HostRecord, address: str = "") -> Event | None:
         """Why no URL of *host* is to be fetched any more; None if URLs may be fetched."""
         if record.dead:
@@ -300,21 +413,15 @@ class Admission:
 
     def sift(self, now: float) -> Iterator[None]:
         """Make pending what a flush of the sieve found new, some links with each step."""
-        queue = self._states.sieve_queue
-        if queue is None or not isinstance(self._store, RocksStore):
+        queue, store = self._states.sieve_queue, self._store
+        if queue is None or not isinstance(store, RocksStore):
             return
-        row, wall = self._store.row, self._frontier.wall(now)
 
-        def admit(entry: Entry, new: bool) -> None:
-            known = not new or row(entry.identity) is not None
-            if known and not self.retry_failed.retry(entry, wall):
-                self._states.counters.filtered += 1
-                self._frontier.traps.note_known(entry.url)
-            else:
-                self._admit(entry, now, wall)
+        def add(origin: LinkOrigin, keys: list[bytes], new: list[bytes]) -> None:
+            found = dict(zip(new, store.find_rows(new), strict=True))
+            AdmissionBatch(self._frontier, found, now).add_links(keys, origin)
 
-        for _ in queue.hand_out(admit):
-            self._records.save()
+        for _ in queue.hand_out(add):
             self.relieve()
             yield
 
@@ -353,30 +460,8 @@ class Admission:
             page, policy = lease.entry, lease.referrer_policy
             origin = LinkOrigin(page.depth + 1, page.url, referrer_policy=policy)
             links, lease.links = lease.links, []
-            self._admit_links(origin, links, now)
+            self.add_links(origin, keys_of(links), now)
         lease.held_since = None
-
-    def _admit_links(self, origin: LinkOrigin, urls: list[str], now: float) -> None:
-        # No entry is made of a link that was met a moment ago.
-        states, keys, by_age = self._states, keys_of(urls), self.retry_failed.by_age
-        if self.router is not None:
-            keys = self.router.own_links(origin, keys, anyway=by_age)
-            urls = [url_of(key) for key in keys]
-        if states.sieve_queue is not None and states.sieve_queue.active:
-            self._offer(origin, keys)
-            return
-        if not by_age:
-            knows, released = states.cache.knows, self._released(keys)
-            pairs = zip(urls, keys, strict=True)
-            new = [url for url, key in pairs if key in released or not knows(key)]
-            states.counters.filtered += len(urls) - len(new)
-            urls = new
-        depth, referrer, policy = origin.depth, origin.referrer, origin.referrer_policy
-        entries = (
-            Entry(host_of(url), url, depth=depth, referrer=referrer, referrer_policy=policy)
-            for url in urls
-        )
-        self._look_up(entries, now)
 
     def relieve(self) -> None:
         """Write a batch that has grown large.
@@ -384,7 +469,6 @@ class Admission:
         Only where an operation ends (see `PendingWrites`).
         """
         if self._store.backlog > _BACKLOG:
-            self._records.save()
             # The caller's next flush meets the same fault, and deals with it.
             with suppress(StoreWriteError):
                 self._frontier.flush()

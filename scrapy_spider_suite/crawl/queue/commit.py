@@ -109,7 +109,6 @@ class RevisitPlanner:
 
     def _renew(self, due: list[tuple[bytes, RevisitPlan]], now: float) -> int:
         renewed = sum(self._requeue(identity, plan, now) for identity, plan in due)
-        self._records.save()
         self.renewed += renewed
         return renewed
 
@@ -224,7 +223,6 @@ class Commit:
             if wrong:
                 frontier.admission.schedule([self.guesses.other_scheme(entry)], now)
                 self.guesses.settle(entry)
-        records.save()
         if state is not State.PENDING:
             self.release_holder(entry, now)
         for listener in self.listeners:

@@ -223,14 +223,11 @@ class UrlEdits:
         self._states.uncount(entry.host, record, state)
         self._states.add_pending(entry, record)
         self._residents.push(entry, record, now)
-        self._records.save()
         self._frontier.commit.planner.withdraw(entry.identity)
         return True
 
     def revive_host(self, host: str) -> bool:
-        dead = self._frontier.health.revive(host, self._records.touch(host))
-        self._records.save()
-        return dead
+        return self._frontier.health.revive(host, self._records.touch(host))
 
     def put_first(self, entry: Entry, now: float) -> bool:
         """Put a queued *entry* before all others of its host; False if the entry is leased."""
@@ -241,7 +238,6 @@ class UrlEdits:
         self._remove_from_front(entry)
         self._states.put_first(entry, record, FIRST)
         residents.push(entry, record, now)
-        self._records.save()
         return True
 
     # No longer pending
@@ -254,7 +250,6 @@ class UrlEdits:
             return False
         record = self._records.touch(entry.host)
         self._states.refuse(entry, record, event, self._frontier.wall(now))
-        self._records.save()
         return True
 
     def remove(self, entry: Entry) -> bool:
@@ -271,7 +266,6 @@ class UrlEdits:
             self._frontier.workbench.offer(host)
         if not record.pending:
             residents.retire(entry.host)
-        self._records.save()
         return True
 
     def _remove_from_front(self, entry: Entry) -> HostState | None:
@@ -293,7 +287,6 @@ class UrlEdits:
         record = self._records.touch(host)
         self._states.uncount(host, record, state)
         self._forget_state(host_key(host) + name)
-        self._records.save()
 
     def _forget_state(self, key: bytes) -> None:
         self._store.delete_state(key)

@@ -21,9 +21,12 @@ from scrapy_spider_suite.store.residency import IsForeign, Residents
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    from scrapy import Request
+
     from scrapy_spider_suite.analysis.duplicates import Likeness
     from scrapy_spider_suite.analysis.link_stats import PageFacts
     from scrapy_spider_suite.crawl.queue.frontier import Frontier
+    from scrapy_spider_suite.fetch.exchange import Exchange
     from scrapy_spider_suite.packs import Capture
     from scrapy_spider_suite.packs.item_file import ItemBuffer
     from scrapy_spider_suite.packs.stored_pages import StoredPage
@@ -71,7 +74,6 @@ class BlockedUrlCheck:
                 record = residents.records.touch(entry.host)
                 self._frontier.states.put_last(entry)
                 residents.push(entry, record, now)
-                residents.records.save()
         if visit.entries:
             return True
         refill(residents, visit.host)
@@ -95,7 +97,15 @@ class BudgetCheck:
         self._policy = frontier.policy
 
     def check(self, visit: Visit, now: float) -> bool:
-        host, frontier = visit.host, self._frontier
+        host, frontier, policy = visit.host, self._frontier, self._policy
+        limited = (
+            policy.host_max_pages or policy.domain_max_pages or policy.domain_max_hosts
+            or policy.overrides
+        )  # fmt: skip
+        if not limited and not host.record.dead and (
+            not host.connect_to or host.resolved_until > now
+        ):
+            return True
         refusal = frontier.admission.refusal(host.key, host.record, host.connect_to)
         full = self._left_of_domain(host) <= 0
         stale = bool(host.connect_to) and host.resolved_until <= now
@@ -121,7 +131,6 @@ class BudgetCheck:
                 own = self._left_of_host(visit.host) <= 0
                 event = Event.BUDGET if own else Event.DOMAIN_BUDGET
                 self._frontier.health.fail(entry, event, now)
-        self._frontier.residents.records.save()
 
     def _left_of_domain(self, host: HostState) -> float:
         domains, left = self._frontier.states.domains, self._left_of_host(host)
@@ -281,12 +290,17 @@ class Lease(Struct, eq=False):
     children: list[Entry] = []
     links: list[str] = []
     referrer_policy: int = 0
+    request: Request | None = None  # for whoever works with Scrapy's
+    aside: bool = False  # no row of the frontier: robots.txt, media
+    exchange: Exchange | None = None  # with the server, as it was on the wire
+    page: Exchange | None = None  # the same, its content codings undone
     fetches: list[Capture] = []  # answers that are to be packed
     outlinks: Sequence[Edge] = ()  # of the last of them
     wanted: bool = False  # whether there was an item of the page itself
     items: ItemBuffer | None = None  # that are to be written
     last: Callable[[Lease, ItemBuffer], None] | None = None  # writes them, last of all
-    unread: object = None  # its page, if the links of that are read later
+    unread: Exchange | None = None  # its page, if the links of that are read later
+    items_refused: bool = False  # by SUITE_STORE_FILTER
     stored: StoredPage | None = None  # and where it is packed
     facts: PageFacts | None = None  # what is to be counted of it
     plan: RevisitPlan | None = None  # of a page that is visited again
@@ -360,7 +374,6 @@ class TrapCheck:
             self._fail(entry, event, now)
         if not visit.entries:
             self._fail_front(visit.host, now)
-        self._frontier.residents.records.save()
         if visit.entries:
             return True
         visit.clocks = (max(visit.clocks[0], now), *visit.clocks[1:])
@@ -445,17 +458,23 @@ class Leases:
             visit = self.permits.acquire(now)
             if visit is None:
                 break
-            if not all(check(visit, now) for check in self.checks):
-                self.permits.cancel(visit)
-                continue  # it has been dealt with
-            self._budget.shorten(visit, self.out)
-            leases = [self._lease(entry, visit) for entry in visit.entries]
-            visit.host.held = self._frontier.residents.window is not None
-            if visit.host.free():
-                self._refill(visit.host)
-            self._frontier.stored_links.demand.host_shrank(visit.host.key)
-            return leases
+            for check in self.checks:
+                if not check(visit, now):
+                    self.permits.cancel(visit)
+                    break  # it has been dealt with
+            else:
+                return self._lease_all(visit)
         return []
+
+    def _lease_all(self, visit: Visit) -> list[Lease]:
+        host, residents = visit.host, self._frontier.residents
+        self._budget.shorten(visit, self.out)
+        leases = [self._lease(entry, visit) for entry in visit.entries]
+        host.held = residents.window is not None
+        if host.more and not host.front and host.free():
+            self._refill(host)
+        self._frontier.stored_links.demand.host_shrank(host.key)
+        return leases
 
     def lease_unvisited(self, key: str) -> Lease | None:
         """Lease a URL of a resident host without a visit: it is to fail."""

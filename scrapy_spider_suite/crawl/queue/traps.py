@@ -7,6 +7,7 @@ wait in a trap fail at their turn.
 from __future__ import annotations
 
 import logging
+import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from urllib.parse import unquote
@@ -27,10 +28,10 @@ from scrapy_spider_suite.urls.traps import (
     NEW_LINK_WEIGHT,
     NEW_PAGE_WEIGHT,
     HostTrapStats,
+    QuickTest,
     Trap,
     TrapLimits,
     TrapRefusal,
-    make_quick_test,
     space_key,
     trap_of_url,
 )
@@ -347,7 +348,7 @@ class Traps:
         self.met: Counter[Trap] = Counter() if met is None else met
         self._policy = policy
         self._limits, self._year = policy.traps, 0
-        self._harmless = make_quick_test(policy.traps, 0)
+        self._quick = QuickTest(policy.traps, 0)
         self._known = known
         self._has_values = has_values or (
             lambda space, parameters: all(
@@ -371,25 +372,36 @@ class Traps:
             return urls
         if limits is not self._limits or year != self._year:
             self._limits, self._year = limits, year
-            self._harmless = make_quick_test(limits, year)
-        is_harmless, orders = self._harmless, bool(limits.permuted)
-        domains = self._duplicate_domains
-        kept, host, origin, suspect = [], "", " ", False
+            self._quick = QuickTest(limits, year)
+        suspects = self._suspects(urls)
+        if not suspects and self._quick.passes_all(urls):
+            return urls
+        kept, is_harmless = [], self._quick.passes
         for url in urls:
-            if not url.startswith(origin):  # most links of a page lead to its own host
-                host, origin = host_of(url), url[: url.index("/", 8) + 1]
-                stats = self.stats.get(host)
-                suspect = stats is not None and bool(stats.closed)
-                suspect = suspect or (bool(domains) and registered_domain(host) in domains)
-            if not suspect and not (orders and "&" in url) and is_harmless(url):
+            if url not in suspects and is_harmless(url):
                 kept.append(url)
                 continue
+            host = host_of(url)
             refusal = self.refuses(url, host, year)
             if refusal is None:
                 kept.append(url)
             else:
                 self.met[refusal.trap] += 1
         return kept
+
+    def _suspects(self, urls: list[str]) -> set[str]:
+        orders, domains = self._policy.traps.permuted, self._duplicate_domains
+        found: set[str] = set()
+        origin, suspect = " ", False
+        for url in urls:
+            if not url.startswith(origin):  # most links of a page lead to its own host
+                host, origin = host_of(url), url[: url.index("/", 8) + 1]
+                stats = self.stats.get(host)
+                suspect = stats is not None and bool(stats.closed)
+                suspect = suspect or (bool(domains) and registered_domain(host) in domains)
+            if suspect or (orders and "&" in url):
+                found.add(url)
+        return found
 
     def refuses(self, url: str, host: str, year: int) -> TrapRefusal | None:
         """Why a link to *url* on *host* is not followed in *year*; None if it is."""
@@ -479,7 +491,7 @@ class Traps:
             self.met[Trap.NUMBERS] += 1
         if limits.prefix:
             budget = self._policy.max_pages(host)
-            least = min(_FEW, budget // 10) if budget else _FEW
+            least = self._counted_from(budget)
             if record.pending + record.done + record.failed >= least:
                 share, room = limits.prefix, _FEW
                 if budget:  # what was not counted may all have lain there
@@ -488,6 +500,22 @@ class Traps:
                 entry.priority -= crowded * BEHIND
                 if crowded:
                     self.met[Trap.PREFIX] += 1
+
+    def admits_below(self, host: str, record: HostRecord) -> float:
+        """How many pending URLs *host* may have so that `admit` changes no priority of a link."""
+        limits = self._policy.traps
+        if not limits.any:
+            return math.inf
+        stats = self.stats.get(host)
+        if stats is not None and stats.closed:
+            return -math.inf
+        if not limits.prefix:
+            return math.inf
+        return self._counted_from(self._policy.max_pages(host)) - record.done - record.failed
+
+    @staticmethod
+    def _counted_from(budget: int) -> int:
+        return min(_FEW, budget // 10) if budget else _FEW
 
     def note_known(self, url: str) -> None:
         if "&" in url and self._policy.traps.permuted:

@@ -12,20 +12,19 @@ from typing import TYPE_CHECKING
 
 import xxhash
 from msgspec.structs import replace
-from scrapy import Request
-from scrapy.http import HtmlResponse, Response
 
 from scrapy_spider_suite.analysis import duplicates
 from scrapy_spider_suite.analysis.duplicates import Likeness, Original, Originals
 from scrapy_spider_suite.crawl.revisits import PackedBodies
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.packs import RefersTo
 from scrapy_spider_suite.packs.warc import IDENTICAL
 from scrapy_spider_suite.store.revisit_plans import PackedBody
 from scrapy_spider_suite.store.rocks_store import condemn_on_damage
 from scrapy_spider_suite.urls.normalize import host_of
-from scrapy_spider_suite.urls.page_digests import sha1_of, structural_digest, warc_digest
+from scrapy_spider_suite.urls.page_digests import structural_digest, warc_digest
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.analysis.near_duplicates import NearIndex
@@ -64,9 +63,9 @@ class DuplicatePages:
 
     # In
 
-    def compare(self, lease: Lease, answer: Request | Response) -> bool:
+    def compare(self, lease: Lease, answer: Exchange) -> bool:
         """Compare an answer. True: `look_up` is to be awaited."""
-        if not self._crawl.settings.compare_pages or not isinstance(answer, Response):
+        if not self._crawl.settings.compare_pages:
             return False
         if not 200 <= answer.status < 300 or not answer.body:
             return False
@@ -74,22 +73,22 @@ class DuplicatePages:
             return self._compare_body(lease, answer)
         return False
 
-    def _compare_body(self, lease: Lease, answer: Response) -> bool:
+    def _compare_body(self, lease: Lease, answer: Exchange) -> bool:
         lease.likeness = found = Likeness(answer.url, time.time())
         original = None
         if self._payloads is not None:
             # Of what is packed, the bytes in the record count: compressed ones, as they were sent.
-            body = lease.fetches[-1].body if lease.fetches else answer.body
-            found.payload = sha1_of(body)
+            sent = lease.exchange if lease.fetches and lease.exchange is not None else answer
+            found.payload = sent.digest
             original = self._payloads.find(found.payload)
             first = self._first(found.payload, lease, found)
             self._count_repeat("payload", found, original or first, answer.url)
-        if isinstance(answer, HtmlResponse) and self._structures is not None:
+        if answer.is_html and self._structures is not None:
             found.structure = structural_digest(answer.body, host_of(answer.url))
             first = self._first(found.structure, lease, found)
             same = self._structures.find(found.structure)
             self._count_repeat("structure", found, same or first, answer.url)
-        if isinstance(answer, HtmlResponse) and self._near is not None:
+        if answer.is_html and self._near is not None:
             self._compare_nearly(self._near, answer, found)
         if original is None or self._packs is None:
             return False
@@ -108,7 +107,7 @@ class DuplicatePages:
         if not await asyncio.to_thread(self._packs.has, found.packed):
             found.lost, found.packed = True, None
 
-    def _compare_nearly(self, near: NearIndex, answer: Response, found: Likeness) -> None:
+    def _compare_nearly(self, near: NearIndex, answer: Exchange, found: Likeness) -> None:
         from scrapy_spider_suite.analysis.near_duplicates import signature
 
         page = signature(answer.body)

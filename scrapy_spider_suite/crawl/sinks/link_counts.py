@@ -10,15 +10,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scrapy.http import Response
-
 from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats, PageFacts
 from scrapy_spider_suite.crawl.context import has_crawl
-from scrapy_spider_suite.crawl.gate import FinishedFetch, add_fetch_observer
+from scrapy_spider_suite.crawl.gate import add_fetch_observer
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.runtime.text import field_text, media_type
+from scrapy_spider_suite.runtime.text import media_type
 from scrapy_spider_suite.store.job_directory import close_job, job_of
 from scrapy_spider_suite.urls.extract import link_texts
 from scrapy_spider_suite.urls.filters.atom_registry import FilterPage
@@ -27,6 +25,7 @@ from scrapy_spider_suite.urls.normalize import normalize
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
+    from scrapy_spider_suite.fetch.exchange import Exchange
     from scrapy_spider_suite.items import PageItem
     from scrapy_spider_suite.store.interface import Store
 
@@ -55,42 +54,38 @@ class LinkCountSink:
                     "SUITE_LINK_STATS: without a JOBDIR nothing is kept but totals, in the stats"
                 )
 
-    def _fetched(self, fetched: FinishedFetch) -> None:
-        lease, response = fetched.lease, fetched.response
-        if lease is None or response is None:
+    def _fetched(self, lease: Lease) -> None:
+        exchange = lease.exchange
+        if lease.aside or exchange is None or exchange.error is not None or exchange.unwanted:
             return
         lease.wanted = lease.wanted or not self._log.settings.page_items
-        entry, content_type = lease.entry, field_text(response.headers, "Content-Type")
+        entry, url = lease.entry, exchange.url
         lease.facts = PageFacts(
-            normalize(fetched.request.url) or fetched.request.url,
-            response.status,
-            media_type(content_type),
-            len(response.body),
+            normalize(url) or url,
+            exchange.status,
+            media_type(exchange.field(b"Content-Type")),
+            len(exchange.body),
             # What is fetched again was counted: spiders' own requests say nothing.
             again=lease.plan is not None
             or (entry.flags & _DONT_FILTER != 0 and not entry.flags & _USER),
         )
 
-    def recall(self, lease: Lease, response: Response, size: int, *, again: bool) -> None:
-        """Count *response*, of *size* bytes on the wire, which was stored and is read now."""
+    def recall(self, lease: Lease, page: Exchange, size: int, *, again: bool) -> None:
+        """Count *page*, of *size* bytes on the wire, which was stored and is read now."""
         lease.wanted = True
-        url, content_type = response.url, field_text(response.headers, "Content-Type")
         lease.facts = PageFacts(
-            normalize(url) or url, response.status,
-            media_type(content_type), size, again=again,
+            normalize(page.url) or page.url, page.status,
+            media_type(page.field(b"Content-Type")), size, again=again,
         )  # fmt: skip
 
-    def read(self, lease: Lease, response: Response, links: Sequence[str]) -> None:
+    def read(self, lease: Lease, page: Exchange, links: Sequence[str]) -> None:
         if lease.facts is None:  # it came from a cache
             return
-        content_type = field_text(response.headers, "Content-Type")
-        page = FilterPage(
-            response.status, response.body, content_type,
-            field_text(response.headers, "Content-Language"),
-        )  # fmt: skip
+        content_type = page.field(b"Content-Type")
+        seen = FilterPage(page.status, page.body, content_type, page.field(b"Content-Language"))
         anchors = "anchors" in self._counts.tables
-        words = link_texts(response.body, content_type=content_type) if anchors else ()
-        languages = page.languages
+        words = link_texts(page.body, content_type=content_type) if anchors else ()
+        languages = seen.languages
         lease.facts = replace(
             lease.facts, links=links, anchors=words, language=languages[0] if languages else ""
         )

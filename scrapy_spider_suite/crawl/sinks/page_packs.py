@@ -20,9 +20,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from msgspec.structs import replace
-from scrapy.http import Response
 
-from scrapy_spider_suite.crawl.gate import FinishedFetch, add_fetch_observer
+from scrapy_spider_suite.crawl.gate import add_fetch_observer
 from scrapy_spider_suite.crawl.links import product_token
 from scrapy_spider_suite.crawl.preparation import find_contact
 from scrapy_spider_suite.crawl.queue.leases import Lease
@@ -34,8 +33,7 @@ from scrapy_spider_suite.errors import (
     PackWriteError,
     SettingsError,
 )
-from scrapy_spider_suite.exceptions import UnwantedMediaType
-from scrapy_spider_suite.fetch.http_messages import ADDRESS, TRUNCATED, WIRE, WireCopy
+from scrapy_spider_suite.fetch.exchange import TRUNCATED, Exchange, pop_exchange
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.items import PageItem, link_of
 from scrapy_spider_suite.packs import (
@@ -155,27 +153,25 @@ class ClosedPacks:
         self._failing = True
 
 
-def packed_fetch(fetched: FinishedFetch) -> Capture | None:
+def packed_fetch(fetch: Lease) -> Capture | None:
     """The answer, as it was on the wire where the handler kept that; None if there was none."""
-    request, response, truncated = fetched.request, fetched.response, ""
-    sent: WireCopy | None = request.meta.pop(WIRE, None)
-    if isinstance(fetched.error, UnwantedMediaType):
-        response, truncated = fetched.error.response, "length"  # its head, as far as it was read
-    if response is None:
+    exchange = fetch.exchange
+    if exchange is None or not exchange.status:
         return None
-    via, hops = _way(fetched.lease)
-    target = redirect_target(request.url, response)
+    via, hops = _way(None if fetch.aside else fetch)
+    location = exchange.fields.get(b"Location")
+    target = redirect_target(exchange.url, exchange.status, location[-1] if location else None)
     return Capture(
-        url=request.url,
-        time=fetched.ended - fetched.seconds,
-        head=build_head(response.status, dict(response.headers)) if sent is None else sent.head,
-        body=response.body,
+        url=exchange.url,
+        time=exchange.began,
+        head=exchange.head or build_head(exchange.status, exchange.fields),
+        body=exchange.body,
         form=BodyForm.JOINED,
-        method=request.method,
-        request=b"" if sent is None else sent.request,
-        address=_address(response) or request.meta.get(ADDRESS, ""),
-        truncated=truncated or _truncated(response),
-        protocols=_protocols(response) if sent is None else sent.protocols,
+        method=exchange.method,
+        request=exchange.request,
+        address=exchange.address,
+        truncated=_truncated(exchange),
+        protocols=exchange.protocols,
         links=() if target is None else (Link(target, "redirect"),),
         via=via,
         hops=hops,
@@ -190,19 +186,22 @@ def packed_item(item: PageItem, lease: Lease | None) -> Capture:
     """
     source, (via, hops) = item.source, _way(lease)
     request = None if source is None else source.request
-    sent: WireCopy | None = None if request is None else request.meta.pop(WIRE, None)
+    method = "GET" if request is None else request.method
+    sent = None if request is None else pop_exchange(request)
+    if sent is None:
+        sent = Exchange.of_handler(item.url, method, source)
     fields = {_latin(name): list(map(_latin, values)) for name, values in item.headers.items()}
     return Capture(
         url=item.url,
         time=item.time.timestamp(),
-        head=build_head(item.status, fields) if sent is None else sent.head,
+        head=sent.head or build_head(item.status, fields),
         body=bytes(item.body),
         form=BodyForm.JOINED if "Content-Encoding" in item.headers else BodyForm.DECODED,
-        method="GET" if request is None else request.method,
-        request=b"" if sent is None else sent.request,
-        address=_address(source),
-        truncated=_truncated(source),
-        protocols=_protocols(source) if sent is None else sent.protocols,
+        method=method,
+        request=sent.request,
+        address=sent.address,
+        truncated=_truncated(sent),
+        protocols=sent.protocols,
         links=[link_of(each) for each in item.links or ()],
         via=via,
         hops=hops,
@@ -213,20 +212,10 @@ def _latin(text: str) -> bytes:
     return text.encode("latin-1", "replace")
 
 
-def _address(response: Response | None) -> str:
-    return "" if response is None else str(response.ip_address or "")
-
-
-def _truncated(response: Response | None) -> str:
-    if response is None:
-        return ""
-    if "dataloss" in response.flags:
+def _truncated(exchange: Exchange) -> str:
+    if "dataloss" in exchange.flags:
         return "disconnect"
-    return "length" if TRUNCATED in response.flags else ""
-
-
-def _protocols(response: Response | None) -> tuple[str, ...]:
-    return (response.protocol.lower(),) if response is not None and response.protocol else ()
+    return "length" if exchange.unwanted or TRUNCATED in exchange.flags else ""
 
 
 def _way(lease: Lease | None) -> tuple[str, str]:
@@ -367,16 +356,16 @@ class PagePacks:
 
     # In
 
-    def fetched(self, fetched: FinishedFetch) -> None:
-        fetch = packed_fetch(fetched)
-        if fetch is None:
+    def fetched(self, fetch: Lease) -> None:
+        capture = packed_fetch(fetch)
+        if capture is None:
             return
         chosen = self._log.settings.page_items
-        if fetched.lease is not None:
-            fetched.lease.fetches.append(fetch)
-            fetched.lease.wanted = fetched.lease.wanted or not chosen
+        if not fetch.aside:
+            fetch.fetches.append(capture)
+            fetch.wanted = fetch.wanted or not chosen
         elif not chosen:
-            self._pack([fetch], None)
+            self._pack([capture], None)
 
     def add_page(self, item: PageItem) -> None:
         lease = self._log.lease_of(None if item.source is None else item.source.request)

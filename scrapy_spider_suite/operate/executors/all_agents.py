@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Any, Final, NamedTuple
 
@@ -25,7 +26,7 @@ from scrapy_spider_suite.cluster.assignment import (
 )
 from scrapy_spider_suite.cluster.membership import MemberRecord, MemberState
 from scrapy_spider_suite.cluster.registry import ClusterAdmin, ClusterOverview, list_crawls
-from scrapy_spider_suite.errors import ClusterError, RegistryError, SettingsError
+from scrapy_spider_suite.errors import ClusterError, RegistryError, SettingsError, SuiteError
 from scrapy_spider_suite.operate.actions import Answer, whoami
 from scrapy_spider_suite.operate.executors.agent_calls import (
     PIECE,
@@ -35,10 +36,14 @@ from scrapy_spider_suite.operate.executors.agent_calls import (
     ListPiece,
     make_call,
 )
+from scrapy_spider_suite.operate.executors.call_executor import LookRequest, answer_look
+from scrapy_spider_suite.operate.executors.one_job import ask_job
+from scrapy_spider_suite.operate.fleet import agents_in
 from scrapy_spider_suite.operate.verb import Found, Invocation, JobVerb, Question, add_up
 from scrapy_spider_suite.operate.verbs import find_verb
 from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.settings.values import RedisUrl, redis_url
+from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.url_lists import ORIGIN, BadLine, SeedLines
 
@@ -313,11 +318,7 @@ def run_on_agents(verb: JobVerb, call: Invocation, words: list[str]) -> int:
 
     *words* follow the verb on the command line.
     """
-    if verb.not_remote:
-        raise UsageError(
-            f"{verb.name} works on a job directory, not over Redis: {verb.not_remote}",
-            print_help=False,
-        )
+    _refuse_local(verb)
     question, options = verb.plan(call), call.options
     who = getattr(options, "who", None) or whoami()
     if not verb.looks(options):
@@ -330,6 +331,53 @@ def run_on_agents(verb: JobVerb, call: Invocation, words: list[str]) -> int:
     asked = make_call("look", verb.name, who, words=list(kept))
     heard, found = asyncio.run(_ask_all(call, asked, question, WAIT))
     return _show(verb, call, heard, found)
+
+
+def run_at_rest(verb: JobVerb, call: Invocation, words: list[str], jobs: Path) -> int:
+    """Do *verb* as `run_on_agents` does, on the directories in *jobs* of agents that do not run."""
+    _refuse_local(verb)
+    question, options, heard = verb.plan(call), call.options, AgentAnswers()
+    if question.lines is not None:
+        raise UsageError(
+            f"the crawl in {jobs} does not run, and each URL is to go to the agent that has its "
+            "host: start it with `scrapy cluster up` first", print_help=False,
+        )  # fmt: skip
+    looks, kept = verb.looks(options), words if question.words is None else list(question.words)
+    for name in agents_in(jobs):
+        folder = jobs / name / FOLDER
+        if looks:
+            request = LookRequest(verb.name, kept, None, str(folder))
+            seen = answer_look(msgspec.json.encode(request))
+            heard.replies[name] = AgentReply(
+                id="", agent=name, code=seen.code, said=seen.said.strip(), lines=seen.lines,
+                cut=seen.cut,
+            )  # fmt: skip
+            continue
+        try:
+            answer = ask_job(
+                folder, verb.name, question.arguments, who=options.who or whoami(),
+                why=options.why, wait=options.wait,
+            )  # fmt: skip
+        except SuiteError as error:
+            answer = Answer("", False, str(error))
+        if answer is None:
+            heard.silent[name] = f"no answer within {options.wait:g} s"
+        else:
+            heard.replies[name] = AgentReply(
+                id=answer.id, agent=name, code=0 if answer.ok else 1, said=answer.said,
+                facts=dict(answer.facts),
+            )  # fmt: skip
+    if not (heard.replies or heard.silent):
+        raise ClusterError(f"{jobs} holds no job of an agent")
+    return _show(verb, call, heard, None) if looks else verb.say(call, merge_answers(heard))
+
+
+def _refuse_local(verb: JobVerb) -> None:
+    if verb.not_remote:
+        raise UsageError(
+            f"{verb.name} works on a job directory, not over Redis: {verb.not_remote}",
+            print_help=False,
+        )
 
 
 async def _ask_all(

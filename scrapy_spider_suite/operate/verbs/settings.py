@@ -12,6 +12,7 @@ from scrapy_spider_suite.settings.declarations import setting_name, shown_value
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.table import FRONT_PAGE
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
+from scrapy_spider_suite.store.job_status import read_status
 
 _WIDTH = 100
 _VALUE = 16  # columns of a value where a setting has one line; a longer one is cut
@@ -56,6 +57,9 @@ def _show(call: Invocation, found: Found) -> int:
     whole = bool(call.options.words) or call.options.changed
     for line in _whole(rows) if whole else _listed(rows):
         print(line)
+    status = read_status(call.folder()) if call.jobdir and not whole else None
+    if status is not None and status.get("path"):
+        print(f"Rows of the frontier take this way: {status['path']}.")
     return 0
 
 

@@ -338,7 +338,6 @@ def test_what_waits_for_a_rule_waits_by_the_rules_of_the_receiver(tmp_path: Path
     hands.residents.leave(hands.workbench.hosts["h0.t"], a.now)
     record = hands.residents.records.touch("h0.t")
     record.next_fetch, record.why = NEVER, "blocked (h0.t, an operator)"
-    hands.residents.records.save()
     units, path = units_of("ring"), tmp_path / "file"
     drain(a.dump(units).pack(path, label()))
     drain(b.load(units, path, label()).merge())

@@ -60,7 +60,6 @@ def end(side: Side, url: str, *, done: bool) -> None:
     event, status = (Event.SUCCESS, 200) if done else (Event.TIMEOUT, 0)
     record = hands.residents.records.touch(host)
     hands.states.conclude(queued, record, event, status, WALL)
-    hands.residents.records.save()
     side.frontier.flush()
 
 

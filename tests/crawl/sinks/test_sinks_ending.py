@@ -23,8 +23,8 @@ from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PlainLog
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.items import PageItem
-from scrapy_spider_suite.packs import Capture, make_records, open_items, open_packs
-from scrapy_spider_suite.packs.warc import URL_MAX, Record
+from scrapy_spider_suite.packs import Capture, open_items, open_packs
+from scrapy_spider_suite.packs.warc import URL_MAX, CaptureRecords, format_capture
 from scrapy_spider_suite.packs.writer import GroupWriter
 from scrapy_spider_suite.pipelines import ItemPackPipeline, PagePackPipeline
 from scrapy_spider_suite.runtime.refusal import DAMAGED
@@ -204,16 +204,16 @@ def test_what_no_record_can_be_made_of_is_left_out(
 ) -> None:
     """Of a URL that no reader would take, and of what nobody thought of: others are packed."""
 
-    def made(fetch: Capture) -> list[Record]:
+    def made(fetch: Capture, ids: Iterator[str]) -> CaptureRecords:
         if fetch.url.endswith("/odd"):
             raise KeyError("not thought of")
-        return make_records(fetch)
+        return format_capture(fetch, ids)
 
     crawler = get_crawler()
 
     async def crawl() -> None:
         packs = PagePacks(PlainLog(crawler), tmp_path)
-        monkeypatch.setattr("scrapy_spider_suite.packs.warc.make_records", made)
+        monkeypatch.setattr("scrapy_spider_suite.packs.cdxj.format_capture", made)
         for path in ("x" * (URL_MAX + 1), "odd", ""):
             packs.add_page(PageItem.from_response(Response(f"http://a.test/{path}", body=b"page")))
         await packs.finish()

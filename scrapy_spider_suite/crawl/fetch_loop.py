@@ -1,0 +1,656 @@
+"""The fetch loop: rows of the frontier are fetched by callbacks, without a request of Scrapy's.
+
+The stages of a fetch: acquire, prepare, check, fetch, read links, store, commit. Each feature adds
+a callable to the stages that it needs, when the crawl is opened. What a project's own components
+are to see takes the way through Scrapy's engine: `reason_for_engine` decides that for a crawl, and
+a row with a request of its own always goes there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Coroutine
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy import Request, signals
+from scrapy.exceptions import DownloadFailedError, DownloadTimeoutError, IgnoreRequest
+from scrapy.utils.log import failure_to_exc_info, logformatter_adapter
+from scrapy.utils.python import global_object_name
+from twisted.python.failure import Failure
+
+from scrapy_spider_suite.crawl.gate import fetch_observers
+from scrapy_spider_suite.crawl.requests import StoppedError, event_of_error
+from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.exceptions import NotModified, UnwantedMediaType
+from scrapy_spider_suite.fetch.connections import ConnectionKey, connect, crawler_pool
+from scrapy_spider_suite.fetch.exchange import BodyLimits, Exchange
+from scrapy_spider_suite.fetch.http_messages import split_url
+from scrapy_spider_suite.frontier.entries import Flag
+from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
+from scrapy_spider_suite.frontier.workbench import departure
+from scrapy_spider_suite.signals import settings_changed
+from scrapy_spider_suite.store.rocks_store import condemn_on_damage
+
+if TYPE_CHECKING:
+    from scrapy.core.engine import ExecutionEngine
+
+    from scrapy_spider_suite.crawl.assembly import CrawlParts
+    from scrapy_spider_suite.crawl.context import Engine
+    from scrapy_spider_suite.crawl.loop_plan import LoopPlan
+    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.visits import RequestSource
+    from scrapy_spider_suite.fetch.connections import Connection
+    from scrapy_spider_suite.frontier.workbench import Departure, Visit
+    from scrapy_spider_suite.settings.suite import SuiteSettings
+
+logger = logging.getLogger(__name__)
+
+_PORTION: Final = 100
+"""Rows that are begun before anyone else has a turn again."""
+_TICK: Final = 0.25
+"""Seconds between two looks for fetches that take too long."""
+# A plain integer: operators of flags are Python code.
+_USER = int(Flag.USER)
+_ENGINE_LOG = logging.getLogger("scrapy.core.engine")
+_SCRAPER_LOG = logging.getLogger("scrapy.core.scraper")
+_HTTPERROR_LOG = logging.getLogger("scrapy.spidermiddlewares.httperror")
+
+
+class LoopExchange(Exchange):
+    """An exchange of the fetch loop, from the choice of a connection to its end."""
+
+    __slots__ = (
+        "connection", "deadline", "expires", "fresh", "grants", "lease", "leaves", "visit",
+    )  # fmt: skip
+
+    def __init__(
+        self, lease: Lease, visit: Visit, message: bytes, limits: BodyLimits,
+        on_over: Callable[[Any], None],
+    ) -> None:  # fmt: skip
+        super().__init__(lease.entry.url, message, limits, on_over)
+        self.lease = lease
+        self.visit = visit
+        self.connection: Connection | None = None
+        self.fresh = False  # whether the connection was opened for it
+        self.deadline = 0.0
+        self.expires = float("inf")  # when the permission of a shared ledger runs out
+        self.grants: Any = ()
+        self.leaves: Departure | None = None
+
+
+class FetchLoop:
+    """Fetches rows without a request of their own; the `RequestSource` says which and when.
+
+    Invariant: a fetch is in *flying* from the moment it has a place of CONCURRENT_REQUESTS until
+    its answer has come, or its error; after that only callbacks and sinks hold it.
+    """
+
+    def __init__(
+        self, parts: CrawlParts, engine: Engine, scrapy_engine: ExecutionEngine,
+        source: RequestSource, plan: LoopPlan,
+    ) -> None:  # fmt: skip
+        self._crawl = crawl = parts.crawl
+        self._parts = parts
+        self._engine = engine
+        self._scrapy_engine = scrapy_engine
+        self._source = source
+        self._plan = plan
+        self._loop = asyncio.get_running_loop()
+        self._pool = crawler_pool(crawl.crawler)
+        self._stats = crawl.crawler.stats
+        self._spider: Any = crawl.crawler.spider
+        self._counts: dict[str, int] = {}
+        self._request_tail = plan.request_tail
+        self._visits = parts.visits
+        self._workbench = crawl.frontier.workbench
+        self._observers = fetch_observers(crawl.crawler)
+        self._aside: deque[Lease] = deque()
+        self.flying: set[LoopExchange] = set()
+        self._begun = 0  # fetches that are not settled
+        self._placed: set[Lease] = set()  # that have a place, without a transfer
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._scheduled = False
+        self._changed(crawl.settings)
+        crawl.crawler.signals.connect(self._changed, settings_changed)
+        self._timer = self._loop.call_later(_TICK, self._tick)
+        self._ticks = 0
+
+    def _changed(self, new: SuiteSettings) -> None:
+        plan = self._plan
+        self._timeout = plan.download_timeout or new.project.download_timeout
+        self._most = new.project.most_requests
+        self._limits = BodyLimits(
+            plan.maxsize, plan.warnsize, new.body_max or None, plan.fail_on_dataloss,
+            tuple(new.media_types),
+        )  # fmt: skip
+
+    def stop(self) -> None:
+        self._timer.cancel()
+        self.publish()
+
+    # Acquire
+
+    def schedule(self) -> None:
+        """Look for fetches in the next turn of the loop."""
+        if not self._scheduled:
+            self._scheduled = True
+            self._loop.call_soon(self._pump)
+
+    def pop_aside(self) -> Lease | None:
+        """Return the next fetch that is left to the engine."""
+        return self._aside.popleft() if self._aside else None
+
+    def put_back_aside(self) -> None:
+        while (lease := self.pop_aside()) is not None:
+            self._crawl.frontier.commit.put_back(lease, self._crawl.now())
+
+    def _pump(self) -> None:
+        self._scheduled = False
+        with condemn_on_damage(self._crawl.store):
+            self._acquire()
+
+    def _acquire(self) -> None:
+        crawl, engine, scrapy_engine = self._crawl, self._engine, self._scrapy_engine
+        slot = scrapy_engine.scraper.slot
+        if engine.closing or crawl.stopping or engine.paused or slot is None:
+            return
+        flying, aside, active = self.flying, self._aside, scrapy_engine.downloader.active
+        next_lease, most = self._source.next_lease, self._most or 1 << 30
+        for _ in range(_PORTION):
+            taken = len(flying) + len(self._placed) + len(aside) + len(active)
+            if taken >= most or slot.needs_backout():
+                return
+            lease = next_lease()
+            if lease is None:
+                break
+            visit, entry = lease.visit, lease.entry
+            if (
+                visit is None or entry.payload is not None or entry.flags & _USER
+                or not visit.host.connect_to or not entry.url.startswith("http")
+            ):  # fmt: skip
+                self._leave_to_engine(lease)
+            else:
+                self._begin(lease, visit)
+        else:
+            self.schedule()  # others have a turn first: a host may have many rows to be refused
+        if not self._begun and not crawl.frontier.pending:
+            engine.wake_engine()  # it may be idle now
+
+    def _leave_to_engine(self, lease: Lease) -> None:
+        self._aside.append(lease)
+        self._engine.wake_engine()
+
+    def _count(self, name: str, number: int = 1) -> None:
+        self._counts[name] = self._counts.get(name, 0) + number
+
+    # Check
+
+    def _begin(self, lease: Lease, visit: Visit) -> None:
+        refusal: Exception | None = None
+        try:
+            for check in self._plan.checks:
+                if check(lease):
+                    self._leave_to_engine(lease)  # robots.txt is to be fetched first
+                    return
+        except JobDamagedError:
+            raise
+        except Exception as error:  # the project's own parser of robots.txt, among others
+            refusal = error
+        self._begun += 1
+        if self._begun == 1:
+            self._engine.hold_open()
+        self._count("scheduler/dequeued")
+        self._count("scheduler/dequeued/disk")
+        if refusal is not None:
+            self._count_exception(refusal)
+            self._fail(lease, refusal)
+        elif lease.plan is not None and lease.plan.packed is not None:
+            self._placed.add(lease)
+            self._run(self._prepare_and_send(lease, visit), lease)
+        elif self._has_to_wait(visit):
+            self._run(self._wait_and_send(lease, visit), lease)
+        else:
+            self._send(lease, visit)
+
+    def _has_to_wait(self, visit: Visit) -> bool:
+        if not visit.undisturbed():
+            return True
+        if not visit.wired and visit.pause_to_begin(self._crawl.now()):
+            return True
+        rates = self._crawl.rates
+        return rates is not None and rates.pause(visit.host, visit.address) > 0
+
+    async def _prepare_and_send(self, lease: Lease, visit: Visit) -> None:
+        await self._parts.revisits.prepare(lease)
+        self._placed.discard(lease)
+        await self._wait_and_send(lease, visit)
+
+    async def _wait_and_send(self, lease: Lease, visit: Visit) -> None:
+        crawl, wire = self._crawl, self._parts.wire
+        host, address = visit.host, visit.address
+
+        def may() -> None:
+            crawl.policy_file.refuse_excluded(host.key, lease.entry.url, host.connect_to)
+
+        if not visit.wired and visit.pause_to_begin(crawl.now()):
+            await wire.queue_to_begin(visit, may)
+        if self._has_to_wait(visit):
+            await wire.queue_again(host, address, may)
+        self._send(lease, visit)
+
+    # Fetch
+
+    def _send(self, lease: Lease, visit: Visit) -> None:
+        crawl, plan, entry = self._crawl, self._plan, lease.entry
+        host, address = visit.host, visit.address
+        self._count("downloader/request_count")
+        try:
+            if crawl.stopping:
+                raise StoppedError("the crawl is being stopped")
+            for check in plan.last_checks:
+                check(lease)
+            origin, target = split_url(entry.url)
+            head = [b"GET ", target, b" HTTP/1.1\r\nHost: ", origin.header]
+            for header in plan.headers:
+                head += header(lease)
+        except JobDamagedError:
+            raise
+        except Exception as error:  # whatever it is: nothing was sent
+            self._refuse(lease, error)
+            return
+        now = crawl.now()
+        head.append(self._request_tail)
+        message = b"".join(head)
+        flight = LoopExchange(lease, visit, message, self._limits, self._over)
+        if crawl.rates is not None:
+            flight.grants = crawl.rates.begin(host, address)
+        self._workbench.begin(host, address, now, visit=True)
+        visit.wired = True
+        flight.deadline = now + self._timeout
+        if crawl.rates is not None:
+            flight.expires = now + crawl.rates.longest
+        self.flying.add(flight)
+        crawl.flying = len(self.flying)
+        self._count("downloader/request_bytes", len(message))
+        if plan.announces:
+            self._announce(signals.request_reached_downloader, lease)
+        flight.leaves = departure(
+            host, address, partial(self._parts.wire.wake, host.key, address.key)
+        )
+        if flight.leaves is not None:
+            flight.leaves.hold()
+        key = ConnectionKey(host.connect_to, origin.scheme, origin.host, origin.port, plan.bind)
+        connection = self._pool.checkout(key)
+        if connection is None:
+            self._run(self._open_and_send(flight, key), None)
+        else:
+            self._send_on(flight, connection)
+
+    def _send_on(self, flight: LoopExchange, connection: Connection) -> None:
+        flight.connection = connection
+        connection.send(flight.request, flight)
+        if flight.leaves is not None:
+            flight.leaves.gone(monotonic())  # after the bytes: what held them up delays no less
+
+    async def _open_and_send(self, flight: LoopExchange, key: ConnectionKey) -> None:
+        flight.fresh = True
+        tls = self._plan.tls if key.scheme == "https" else None
+        try:
+            async with asyncio.timeout(flight.deadline - self._crawl.now()) as timeout:
+                flight.deadline = float("inf")  # a wait for a slot does not count
+                connection = await connect(self._pool, key, tls, timeout)
+                flight.deadline = timeout.when() or flight.deadline
+        except TimeoutError:
+            flight.fail(self._timed_out(flight))
+        except asyncio.CancelledError:
+            flight.fail(StoppedError("the crawl was stopped during the transfer"))
+        except Exception as error:  # of the connection, whatever it is
+            flight.fail(error)
+        else:
+            if flight.over:
+                connection.close()
+            else:
+                self._send_on(flight, connection)
+
+    def _timed_out(self, flight: LoopExchange) -> DownloadTimeoutError:
+        return DownloadTimeoutError(
+            f"Getting {flight.url} took longer than {self._timeout} seconds."
+        )
+
+    def _run(self, coroutine: Coroutine[Any, Any, None], lease: Lease | None) -> None:
+        # Without a *lease* it deals with its own end.
+        task = self._loop.create_task(coroutine)
+        self._tasks.add(task)
+        task.add_done_callback(partial(self._ran, lease))
+
+    def _ran(self, lease: Lease | None, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        if lease is not None:
+            self._placed.discard(lease)
+        error: BaseException | None = None
+        if task.cancelled():  # maybe before it began
+            error = StoppedError("the crawl was stopped before the transfer")
+        else:
+            error = task.exception()
+        with condemn_on_damage(self._crawl.store):
+            if isinstance(error, JobDamagedError):
+                raise error
+            if isinstance(error, Exception) and lease is not None:
+                self._refuse(lease, error)
+            elif isinstance(error, Exception):
+                logger.error("A fetch of the loop has failed: report this", exc_info=error)
+
+    def _refuse(self, lease: Lease, error: BaseException) -> None:
+        self._count_exception(error)
+        self._visits.heard(lease, event_of_error(error))
+        self._fail(lease, error)
+
+    def _tick(self) -> None:
+        self._timer = self._loop.call_later(_TICK, self._tick)
+        if getattr(self._crawl.store, "damage", ""):
+            self._abandon()
+        now = self._loop.time()
+        for flight in [each for each in self.flying if each.expires <= now]:
+            flight.fail(DownloadTimeoutError("cut off: the ledger lets others go there then"))
+        for flight in [each for each in self.flying if each.deadline <= now]:
+            flight.fail(self._timed_out(flight))
+        self._ticks += 1
+        if self._ticks % 4 == 0:
+            self._plan.listen(self._scrapy_engine)
+            self.publish()
+
+    def _abandon(self) -> None:
+        # What is known of the fetches under way cannot be stored: the next run fetches them again.
+        for task in self._tasks:
+            task.cancel()
+        for flight in self.flying:
+            flight.over = True
+            if flight.connection is not None:
+                flight.connection.close()
+        self.flying.clear()
+        self._crawl.flying = 0
+        if self._begun:
+            self._begun = 0
+            self._engine.let_close()
+
+    def cut_short(self) -> None:
+        """End all transfers: the time of the stop is over."""
+        for task in self._tasks:
+            task.cancel()
+        for flight in list(self.flying):
+            flight.fail(StoppedError("the crawl was stopped during the transfer"))
+
+    # The answer
+
+    def _over(self, flight: LoopExchange) -> None:
+        lease = flight.lease
+        with condemn_on_damage(self._crawl.store):
+            try:
+                self._take_answer(flight)
+            except JobDamagedError:
+                raise
+            except Exception as error:  # whatever it is: a fetch that stays keeps the crawl open
+                logger.exception("What came of %s cannot be used", lease.entry.url)
+                if not lease.settled:
+                    self._fail(lease, error)
+
+    def _take_answer(self, flight: LoopExchange) -> None:
+        lease, visit, connection = flight.lease, flight.visit, flight.connection
+        host, address = visit.host, visit.address
+        if connection is not None:
+            flight.note_connection(connection)
+            connection.listener = None
+            idle = 0.0
+            if flight.error is None:
+                idle = flight.idle_seconds(max(host.gap(), address.delay))
+            if idle > 0:
+                self._pool.keep_idle(connection, idle)
+            else:
+                connection.close()
+            untouched = not flight.fresh and not flight.reader.touched
+            if untouched and isinstance(flight.error, DownloadFailedError):
+                self._resend(flight, connection)
+                return
+        self._end_transfer(flight)
+        flight.lease = flight.visit = flight.connection = None  # type: ignore[assignment]
+        flight.address = flight.address or host.connect_to
+        lease.exchange = flight
+        for observer in self._observers:
+            observer(lease)
+        error = flight.error
+        if error is None:
+            self._answered(lease, flight)
+        else:
+            self._refuse(lease, error)
+            flight.error = None  # its traceback leads back to here
+
+    def _end_transfer(self, flight: LoopExchange) -> None:
+        crawl, host, address = self._crawl, flight.visit.host, flight.visit.address
+        self.flying.discard(flight)
+        crawl.flying = len(self.flying)
+        if flight.leaves is not None:
+            flight.leaves.release()
+        self._visits.caps.received(flight, flight.lease)
+        self._workbench.end(host, address, crawl.now(), visit=True)
+        if crawl.rates is not None:
+            crawl.rates.end(flight.grants, host, address)
+        self._parts.wire.wake(host.key, address.key)
+        if self._plan.announces:
+            self._announce(signals.request_left_downloader, flight.lease)
+        self.schedule()
+
+    def _resend(self, flight: LoopExchange, connection: Connection) -> None:
+        # The server closed the connection just as it was taken; or it has read the request, so to
+        # it this is another one: the delay of the host comes first.
+        self._pool.counts["retried"] += 1
+        lease, visit = flight.lease, flight.visit
+        again = LoopExchange(lease, visit, flight.request, self._limits, self._over)
+        again.grants, again.leaves = flight.grants, flight.leaves
+        wait = max(visit.host.gap(), visit.address.delay)
+        again.began, again.deadline = flight.began, flight.deadline + wait
+        again.expires = flight.expires
+        self.flying.discard(flight)
+        self.flying.add(again)
+        self._loop.call_later(wait, self._open_again, again, connection.key)
+
+    def _open_again(self, flight: LoopExchange, key: ConnectionKey) -> None:
+        if not flight.over:
+            self._run(self._open_and_send(flight, key), None)
+
+    def _answered(self, lease: Lease, exchange: Exchange) -> None:
+        plan, status, fields = self._plan, exchange.status, exchange.fields
+        if exchange.unwanted:
+            lease.heard = Event.MEDIA_TYPE
+            self._count_exception(UnwantedMediaType(exchange.response))
+            self._end(lease, Event.MEDIA_TYPE, status)
+            return
+        lease.heard = event = event_of_status(status)
+        location = fields.get(b"Location")
+        target = location[-1] if location else None
+        retry_after = fields.get(b"Retry-After")
+        self._visits.note_answer(
+            lease, exchange.url, status, retry_after[-1] if retry_after else None, target
+        )
+        self._count("downloader/response_count")
+        self._count(f"downloader/response_status_count/{status}")
+        self._count("downloader/response_bytes", exchange.size)
+        page, leads_elsewhere = exchange, False
+        try:
+            if plan.cookies is not None and b"Set-Cookie" in fields:
+                plan.cookies.process_response(Request(exchange.url), exchange.make_response())
+            if b"Content-Encoding" in fields and plan.decoder is not None:
+                page = self._decoded(exchange)
+            if target is not None:
+                leads_elsewhere = self._parts.redirects.follow(
+                    lease, exchange.url, status, target
+                )
+            if not leads_elsewhere and self._parts.revisits.note_page(lease, page):
+                raise NotModified(f"{exchange.url} has not changed", page.response)
+        except JobDamagedError:
+            raise
+        except Exception as error:  # of a body that is not what it says, among others
+            self._fail(lease, error)
+            return
+        if leads_elsewhere:
+            self._end(lease, Event.REPLACED, 0)
+            return
+        lease.page = page
+        if self._parts.duplicates.compare(lease, page):
+            self._placed.add(lease)
+            self._run(self._look_up_and_take(lease, page, event), lease)
+        else:
+            self._take_page(lease, page, event)
+
+    async def _look_up_and_take(self, lease: Lease, page: Exchange, event: Event) -> None:
+        await self._parts.duplicates.look_up(lease)
+        self._placed.discard(lease)
+        self._take_page(lease, page, event)
+
+    def _decoded(self, exchange: Exchange) -> Exchange:
+        # Raises IgnoreRequest (too large), and what Scrapy lets through of a broken body.
+        before = exchange.make_response()
+        after = self._plan.decoder.process_response(_ANY_REQUEST, before)
+        if after.headers.get(b"Content-Encoding"):
+            return exchange
+        return exchange.of_body(after.body)
+
+    # Read links
+
+    def _take_page(self, lease: Lease, page: Exchange, event: Event) -> None:
+        self._visits.answered(lease, event, page.status)
+        if self._plan.announces:
+            self._announce_response(lease, page)
+        else:
+            self._count("response_received_count")
+            for count_page in self._plan.page_counters:
+                count_page(None, None, self._spider)
+            if self._plan.logs_pages:
+                self._log_crawled(lease, page)
+        if not 200 <= page.status < 300:
+            self._ignore_page(page)
+            self._settle(lease)
+            return
+        try:
+            parsed = self._parts.pages.run(lease, page)
+        except JobDamagedError:
+            raise
+        except Exception:  # the project's own code
+            self._log_spider_error(lease, page)
+            lease.faults.add(Event.CALLBACK_ERROR)
+            parsed = False
+        if parsed and self._plan.has_callback:
+            self._scrape(lease, page)
+        else:
+            self._settle(lease)
+
+    def _scrape(self, lease: Lease, page: Exchange) -> None:
+        request, response = self._crawl.request_of(lease), page.response
+        response.request = request
+        scraped = self._scrapy_engine.scraper.enqueue_scrape(response, request)
+        scraped.addBoth(lambda _: self._scraped(lease))
+
+    def _scraped(self, lease: Lease) -> None:
+        with condemn_on_damage(self._crawl.store):
+            self._settle(lease)
+        self.schedule()
+
+    def _ignore_page(self, page: Exchange) -> None:
+        # As Scrapy's HttpErrorMiddleware.
+        self._count("httperror/response_ignored_count")
+        self._count(f"httperror/response_ignored_status_count/{page.status}")
+        _HTTPERROR_LOG.info(
+            "Ignoring response <%d %s>: HTTP status code is not handled or not allowed",
+            page.status, page.url, extra={"spider": self._spider},
+        )  # fmt: skip
+
+    # Store and commit
+
+    def _end(self, lease: Lease, event: Event, status: int) -> None:
+        self._visits.answered(lease, event, status)
+        self._settle(lease)
+
+    def _fail(self, lease: Lease, error: BaseException) -> None:
+        self._visits.failed(lease, error)
+        self._log_failure(lease, error)
+        self._settle(lease)
+
+    def _settle(self, lease: Lease) -> None:
+        self._engine.settle(lease)
+        if lease.request is not None:
+            self._crawl.leases.pop(lease.request, None)
+        if self._begun:
+            self._begun -= 1
+            if not self._begun:
+                self._engine.let_close()
+
+    # What Scrapy would say
+
+    def _announce(self, signal: object, lease: Lease) -> None:
+        crawler = self._crawl.crawler
+        crawler.signals.send_catch_log(
+            signal=signal, request=self._crawl.request_of(lease), spider=crawler.spider
+        )
+
+    def _announce_response(self, lease: Lease, page: Exchange) -> None:
+        crawler, request = self._crawl.crawler, self._crawl.request_of(lease)
+        response = page.response
+        response.request = request
+        for signal in (signals.response_downloaded, signals.response_received):
+            crawler.signals.send_catch_log(
+                signal=signal, response=response, request=request, spider=crawler.spider
+            )
+
+    def _log_crawled(self, lease: Lease, page: Exchange) -> None:
+        spider, request = self._spider, self._crawl.request_of(lease)
+        words = self._scrapy_engine.logformatter.crawled(request, page.response, spider)
+        if words is not None:
+            _ENGINE_LOG.log(*logformatter_adapter(words), extra={"spider": spider})
+
+    def _log_failure(self, lease: Lease, error: BaseException) -> None:
+        if isinstance(error, IgnoreRequest):
+            return
+        try:
+            self._log_download_error(lease, error)
+        except Exception:  # the project's own formatter
+            logger.exception("The failure of %s cannot be logged", lease.entry.url)
+
+    def _log_download_error(self, lease: Lease, error: BaseException) -> None:
+        spider, failure = self._spider, _failure(error)
+        words = self._scrapy_engine.logformatter.download_error(
+            failure, self._crawl.request_of(lease), spider
+        )
+        if words is None:
+            return
+        _SCRAPER_LOG.log(
+            *logformatter_adapter(words), extra={"spider": spider},
+            exc_info=failure_to_exc_info(failure),
+        )  # fmt: skip
+
+    def _log_spider_error(self, lease: Lease, page: Exchange) -> None:
+        self._scrapy_engine.scraper.handle_spider_error(
+            _failure(), self._crawl.request_of(lease), page.response
+        )
+
+    def _count_exception(self, error: BaseException) -> None:
+        self._count("downloader/exception_count")
+        self._count(f"downloader/exception_type_count/{global_object_name(type(error))}")
+
+    def publish(self) -> None:
+        """Add what was counted to the stats."""
+        counts, self._counts = self._counts, {}
+        sent = counts.get("downloader/request_count")
+        if sent:
+            counts["downloader/request_method_count/GET"] = sent
+        for name, number in counts.items():
+            self._stats.inc_value(name, number)
+
+
+def _failure(error: BaseException | None = None) -> Any:
+    return Failure(error)  # type: ignore[no-untyped-call]
+
+
+_ANY_REQUEST: Final = Request("http://any.invalid/")

@@ -1,0 +1,292 @@
+"""Which way the rows of a crawl take, and what the fetch loop does with them: decided once.
+
+The loop stands for Scrapy's own middlewares and the suite's. Whatever else a project has enabled
+is to see requests and responses: then all rows take the way through Scrapy's engine.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, Final
+
+from pydispatch.dispatcher import (  # type: ignore[import-untyped]
+    getAllReceivers,
+    liveReceivers,
+)
+from scrapy import Request, signals
+from scrapy.downloadermiddlewares.httpcompression import ACCEPTED_ENCODINGS
+from scrapy.http import Headers
+from scrapy.utils.python import global_object_name, without_none_values
+
+from scrapy_spider_suite.crawl.page_stages import own_hook
+from scrapy_spider_suite.fetch.connections import make_ssl_context
+from scrapy_spider_suite.fetch.http1 import Http1Handler, bind_address
+from scrapy_spider_suite.fetch.http_messages import field_lines
+from scrapy_spider_suite.urls.filters import Stage
+from scrapy_spider_suite.urls.normalize import host_of
+
+if TYPE_CHECKING:
+    import ssl
+
+    from scrapy.core.engine import ExecutionEngine
+
+    from scrapy_spider_suite.crawl.assembly import CrawlParts
+    from scrapy_spider_suite.crawl.queue.leases import Lease
+
+_SCRAPY = "scrapy.downloadermiddlewares."
+_SUITE = "scrapy_spider_suite.downloadermiddlewares."
+_ROBOTS = f"{_SUITE}robotstxt.RobotsMiddleware"
+_USER_AGENT = f"{_SUITE}useragent.HostUserAgentMiddleware"
+_COOKIES = f"{_SUITE}cookies.HostCookiesMiddleware"
+_COMPRESSION = f"{_SCRAPY}httpcompression.HttpCompressionMiddleware"
+_OFFSITE, _PROXY = f"{_SCRAPY}offsite.OffsiteMiddleware", f"{_SCRAPY}httpproxy.HttpProxyMiddleware"
+_AUTH = f"{_SCRAPY}httpauth.HttpAuthMiddleware"
+_KNOWN_DOWNLOADER = frozenset({
+    _ROBOTS, _USER_AGENT, _COOKIES, _COMPRESSION, _OFFSITE, _PROXY, _AUTH,
+    f"{_SCRAPY}defaultheaders.DefaultHeadersMiddleware",
+    f"{_SCRAPY}downloadtimeout.DownloadTimeoutMiddleware",
+    f"{_SCRAPY}redirect.RedirectMiddleware", f"{_SCRAPY}retry.RetryMiddleware",
+    f"{_SCRAPY}stats.DownloaderStats", f"{_SCRAPY}useragent.UserAgentMiddleware",
+})  # fmt: skip
+"""Downloader middlewares that the loop stands for."""
+_KNOWN_SPIDER = frozenset({
+    *(f"scrapy.spidermiddlewares.{name}" for name in (
+        "depth.DepthMiddleware", "httperror.HttpErrorMiddleware",
+        "metacopy.MetaCopyDetectionMiddleware", "referer.RefererMiddleware",
+        "start.StartSpiderMiddleware", "urllength.UrlLengthMiddleware",
+    )),
+    *(f"scrapy_spider_suite.spidermiddlewares.pages.{name}" for name in (
+        "PageItemMiddleware", "PageMiddleware", "PageParentMiddleware",
+    )),
+})  # fmt: skip
+"""Spider middlewares that have nothing to do with a page without a callback."""
+_ANNOUNCED: Final = (
+    signals.request_reached_downloader, signals.request_left_downloader,
+    signals.response_downloaded, signals.response_received,
+)  # fmt: skip
+"""Signals that the loop sends where somebody listens."""
+_NOT_SENT: Final = {"headers_received": signals.headers_received,
+                    "bytes_received": signals.bytes_received}  # fmt: skip
+_SETTINGS_FOR_ENGINE: Final = (
+    "AUTOTHROTTLE_ENABLED", "HTTPCACHE_ENABLED", "HTTPERROR_ALLOW_ALL", "HTTPERROR_ALLOWED_CODES",
+)  # fmt: skip
+_OF_ROWS: Final = frozenset({
+    b"Connection", b"Content-Length", b"Cookie", b"Host", b"Proxy-Authorization", b"Referer",
+    b"Transfer-Encoding",
+})  # fmt: skip
+"""Fields that differ from row to row, or that only a request of its own may have."""
+
+
+def reason_for_engine(parts: CrawlParts, engine: ExecutionEngine) -> str:
+    """Why all rows are to go through Scrapy's engine; "": they take the fetch loop."""
+    crawl = parts.crawl
+    settings, spider = crawl.crawler.settings, crawl.crawler.spider
+    if not crawl.settings.broad:
+        return "the profile is spider"
+    if crawl.engine is None or crawl.engine.gate is None:
+        return f"DOWNLOADER is {settings['DOWNLOADER']}"
+    handlers = engine.downloader.handlers
+    for scheme in ("http", "https"):
+        if type(handlers._get_handler(scheme)) is not Http1Handler:
+            return f"DOWNLOAD_HANDLERS[{scheme!r}] is not the suite's"
+    for each in _middlewares(engine.downloader.middleware):
+        name = global_object_name(type(each))
+        if name not in _KNOWN_DOWNLOADER:
+            return f"{name} is enabled"
+        if name == _PROXY and each.proxies:
+            return "there is a proxy in the environment"
+        if name == _AUTH and getattr(each, "auth", None):
+            return "the spider has an http_user"
+    for name in _SETTINGS_FOR_ENGINE:
+        if settings[name] and settings[name] != "False":
+            return f"{name} is set"
+    defaults = Headers(without_none_values(settings["DEFAULT_REQUEST_HEADERS"]))
+    for field in _OF_ROWS.intersection(defaults):
+        return f"DEFAULT_REQUEST_HEADERS has {field.decode()}"
+    if getattr(spider, "handle_httpstatus_list", None):
+        return "the spider has a handle_httpstatus_list"
+    for name, signal in _NOT_SENT.items():
+        if _receivers(engine, signal):
+            return f"somebody listens to {name}"
+    return ""
+
+
+def _middlewares(manager: Any) -> Iterator[Any]:
+    yield from getattr(manager, "middlewares", ())
+
+
+def _receivers(engine: ExecutionEngine, signal: object) -> list[Any]:
+    return list(liveReceivers(getAllReceivers(engine.signals.sender, signal)))
+
+
+Check = Callable[["Lease"], bool]
+"""Raises `IgnoreRequest` if a row may not be fetched; true: the engine is to decide that."""
+Header = Callable[["Lease"], list[bytes]]
+"""Pieces of a request's head, each line with a line break before it."""
+
+
+class LoopPlan:
+    """What the fetch loop does at each stage, by the components that are enabled.
+
+    Attributes:
+        checks: before a row gets a place; *last_checks*: just before it is sent.
+        headers: the fields of a request that differ from row to row.
+        request_tail: the other fields, with the empty line.
+        cookies, decoder: the middlewares for these; None without one.
+        has_callback: whether pages go to the spider's callback.
+        announces: whether somebody listens to signals about requests and responses.
+        logs_pages: whether a line for each page would get into a log.
+        page_counters: what CloseSpider counts pages with, whatever they are.
+    """
+
+    def __init__(self, parts: CrawlParts, engine: ExecutionEngine) -> None:
+        crawl = parts.crawl
+        settings, spider = crawl.crawler.settings, crawl.crawler.spider
+        self._crawl = crawl
+        found = {
+            global_object_name(type(each)): each
+            for each in _middlewares(engine.downloader.middleware)
+        }
+        self.cookies: Any = found.get(_COOKIES)
+        self.decoder: Any = found.get(_COMPRESSION)
+        self._robots: Any = found.get(_ROBOTS)
+        self._offsite: Any = found.get(_OFFSITE)
+        self._on_site: set[str] = set()
+        self.tls: ssl.SSLContext = make_ssl_context(settings)
+        self.bind = bind_address(settings.get("DOWNLOAD_BIND_ADDRESS"))
+        self.maxsize = settings.getint("DOWNLOAD_MAXSIZE")
+        self.warnsize = settings.getint("DOWNLOAD_WARNSIZE")
+        self.fail_on_dataloss = settings.getbool("DOWNLOAD_FAIL_ON_DATALOSS")
+        self.download_timeout = float(getattr(spider, "download_timeout", 0.0))
+        self.checks: list[Check] = []
+        if self._robots is not None:
+            self.checks.append(self._check_robots)
+        if self._offsite is not None and getattr(spider, "allowed_domains", None):
+            self.checks.append(self._check_site)
+        self.last_checks: list[Check] = [self._check_exclusion, self._check_filter]
+        if crawl.agent is not None:
+            self.last_checks.insert(1, self._check_agent)
+        user_agent: Any = found.get(_USER_AGENT)
+        self._agent_name = getattr(spider, "user_agent", None) or settings["USER_AGENT"]
+        by_host = user_agent is not None and crawl.settings.overrides is not None
+        self.request_tail = self._make_tail(user_agent, by_host=by_host)
+        self.headers: list[Header] = [self._referer]
+        if by_host:
+            self.headers.append(self._user_agent)
+        if self.cookies is not None:
+            self.headers.append(self._cookie)
+        if crawl.settings.revisit != "off" or not crawl.frontier.commit.planner.revisits.idle:
+            self._revisits = parts.revisits
+            self.headers.append(self._conditions)
+        self.has_callback = self._wants_pages(engine)
+        self.logs_pages = any(
+            handler.level <= logging.DEBUG and not isinstance(handler, logging.NullHandler)
+            for handler in logging.root.handlers
+        ) and logging.getLogger("scrapy.core.engine").isEnabledFor(logging.DEBUG)
+        self.listen(engine)
+
+    def listen(self, engine: ExecutionEngine) -> None:
+        """Find out who listens to signals; extensions may begin, or end, at any time."""
+        self.announces, self.page_counters = False, []
+        for receiver in (each for signal in _ANNOUNCED for each in _receivers(engine, signal)):
+            module = getattr(receiver, "__module__", "")
+            if module == "scrapy.extensions.closespider":
+                self.page_counters.append(receiver)
+            elif not module.startswith(("scrapy.extensions.corestats", "scrapy_spider_suite.")):
+                self.announces = True
+
+    # Checks
+
+    def _check_robots(self, lease: Lease) -> bool:
+        url, service = lease.entry.url, self._robots.service
+        if not service.obeys(url):
+            return False
+        rules = service.peek(url)
+        if rules is None:
+            return True
+        self._robots.check(rules, url, service.agent_for(url, self._agent_name))
+        return False
+
+    def _check_site(self, lease: Lease) -> bool:
+        entry = lease.entry
+        if entry.host in self._on_site or entry.hops_outside or self._crawl.filters.opens_scope:
+            return False
+        self._offsite.process_request(Request(entry.url))
+        if len(self._on_site) > _ON_SITE_MAX:
+            self._on_site.clear()
+        self._on_site.add(entry.host)
+        return False
+
+    def _check_exclusion(self, lease: Lease) -> bool:
+        host, address = lease.entry.host, "" if lease.visit is None else lease.visit.host.connect_to
+        self._crawl.policy_file.refuse_excluded(host, lease.entry.url, address)
+        return False
+
+    def _check_agent(self, lease: Lease) -> bool:
+        agent, visit = self._crawl.agent, lease.visit
+        if agent is not None and visit is not None:
+            delay = max(visit.host.gap(), visit.address.delay)
+            agent.refuse_fetch(lease.entry.host, lease.entry.url, lease, delay)
+        return False
+
+    def _check_filter(self, lease: Lease) -> bool:
+        filters = self._crawl.filters
+        if filters.for_stage(Stage.FETCH) is not None:
+            address = "" if lease.visit is None else lease.visit.host.connect_to
+            filters.refuse_fetch(lease.entry.url, lease.entry, address)
+        return False
+
+    # The head of a request
+
+    def _make_tail(self, user_agent: Any, *, by_host: bool) -> bytes:
+        settings = self._crawl.crawler.settings
+        headers = Headers()
+        if user_agent is not None and user_agent.mailbox:
+            headers[b"From"] = user_agent.mailbox
+        for name, value in without_none_values(settings["DEFAULT_REQUEST_HEADERS"]).items():
+            headers.setdefault(name, value)
+        if self._agent_name and not by_host:
+            headers.setdefault(b"User-Agent", self._agent_name)
+        if self.decoder is not None:
+            headers.setdefault(b"Accept-Encoding", b", ".join(ACCEPTED_ENCODINGS))
+        return b"\r\n" + b"\r\n".join([*field_lines(headers), b"\r\n"])
+
+    def _referer(self, lease: Lease) -> list[bytes]:
+        found = self._crawl.translator.referers.referer(lease.entry)
+        return [b"\r\nReferer: ", found.encode()] if found else _NOTHING
+
+    def _user_agent(self, lease: Lease) -> list[bytes]:
+        name = self._crawl.policy_file.user_agent(lease.entry.url) or self._agent_name
+        return [b"\r\n", *field_lines(Headers({"User-Agent": name}))] if name else _NOTHING
+
+    def _cookie(self, lease: Lease) -> list[bytes]:
+        if not self.cookies.knows(host_of(lease.entry.url)):
+            return _NOTHING
+        request = Request(lease.entry.url)
+        self.cookies.process_request(request)
+        found = {b"Cookie": request.headers.getlist(b"Cookie")}
+        return [b"\r\n", *field_lines(found)] if found[b"Cookie"] else _NOTHING
+
+    def _conditions(self, lease: Lease) -> list[bytes]:
+        pieces: list[bytes] = []
+        for name, value in self._revisits.conditions(lease).items():
+            pieces += (b"\r\n", name, b": ", value)
+        return pieces
+
+    # Pages
+
+    def _wants_pages(self, engine: ExecutionEngine) -> bool:
+        spider = self._crawl.crawler.spider
+        names = (global_object_name(type(each)) for each in _middlewares(engine.scraper.spidermw))
+        if self._crawl.settings.page_items or any(name not in _KNOWN_SPIDER for name in names):
+            return True
+        callbacks = (own_hook(spider, name) for name in ("_parse", "parse", "parse_page"))
+        return any(getattr(each, "__module__", _SCRAPYS) != _SCRAPYS for each in callbacks)
+
+
+_NOTHING: Final[list[bytes]] = []
+_ON_SITE_MAX: Final = 10_000
+"""Hosts on site that are kept in mind."""
+_SCRAPYS: Final = "scrapy.spiders"
+"""The module of callbacks that do nothing with a page."""

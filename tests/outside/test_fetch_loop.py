@@ -1,0 +1,145 @@
+"""The fetch loop and the way through Scrapy's engine: the same crawl, seen from outside."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.crawls import loopback_settings
+from support.names import Setting
+from support.projects import Project
+from support.websites import Answer, Page, Site, Visit, links, moved, running
+
+OWN = "project.own.Nothing"
+"""A downloader middleware of a project: rows have to go through Scrapy's engine for it."""
+WAY = "Rows of the frontier take this way: "
+LOOP, ENGINE = f"{WAY}fetch loop", f"{WAY}engine path: {OWN} is enabled"
+_FREE = re.compile(r"time|memusage|elapsed|items_per|responses_per|_bytes|/bytes|_max|log_count"
+                   r"|connections|cache_|python/|start|finish_t|scheduler_empty")  # fmt: skip
+"""Stats that differ from run to run."""
+
+
+def _member(visit: Visit) -> Answer:
+    return Answer(b"in", 200 if "member=yes" in visit.headers.get("Cookie", "") else 403)
+
+
+def _pages() -> dict[str, Page]:
+    return {
+        "/robots.txt": "User-agent: *\nDisallow: /private\n",
+        "/": Answer(
+            links("/a", "/b?x=1", "/moved", "/loop", "/private/1", "/gone", "/member", "/image",
+                  "/busy", "/zipped", "/broken", "/canonical", "/quiet").encode(),
+            headers={"Set-Cookie": "member=yes; Path=/"},
+        ),
+        "/a": links("/", "/a", "/deep"),
+        "/b?x=1": links("/a#part", "/deep"),
+        "/deep": links("/deeper"),
+        "/deeper": "<p>nothing",
+        "/moved": moved("/target", 301),
+        "/target": links("/found"),
+        "/found": "x",
+        "/loop": moved("/loop"),
+        "/member": _member,
+        "/image": Answer(b"\x89PNG\r\n\x1a\n" + b"\0" * 50, headers={"Content-Type": "image/png"}),
+        "/busy": Answer(status=500),
+        "/zipped": Answer(gzip.compress(links("/unzipped").encode(), mtime=0),
+                          headers={"Content-Encoding": "gzip"}),
+        "/unzipped": "y",
+        "/broken": Answer(b"\x1f\x8b not gzip", headers={"Content-Encoding": "gzip"}),
+        "/canonical": '<link rel="canonical" href="/a"><a href="/nofollow">x</a>',
+        "/quiet": Answer(b'<meta name="robots" content="nofollow"><a href="/never">x</a>'),
+    }  # fmt: skip
+
+
+class Seen:
+    """What a crawl left behind, without times and ports."""
+
+    def __init__(self, folder: Path, engine_path: bool, spider: str, **settings: Any) -> None:
+        with running(Site()) as site:
+            site.pages = _pages()
+            given: dict[str, Any] = {
+                Setting.HOST_DELAY: 0.001, Setting.IP_DELAY: 0.001, "ROBOTSTXT_OBEY": True,
+                Setting.PACKS_DIR: str(folder / "packs"), Setting.FETCH_LOG: str(folder / "log"),
+                Setting.BACKOFF_BASE: 0.01, "RETRY_TIMES": 1, **settings,
+            }  # fmt: skip
+            if engine_path:
+                given["DOWNLOADER_MIDDLEWARES"] = {OWN: 999}
+            project = Project(folder / "project", **loopback_settings(**given))
+            (project.folder / "project" / "own.py").write_text("class Nothing: pass\n")
+            self.end = project.scrapy(
+                "crawl", spider, "-a", f"seeds={site.url}/", "-s", f"JOBDIR={folder / 'job'}",
+                "-O", f"{folder / 'items.jsonl'}",
+            )  # fmt: skip
+            assert self.end.returncode == 0, self.end.stderr[-3000:]
+            self.visits = Counter((visit.method, visit.path) for visit in site.visits)
+            self.headers = {
+                visit.path: {name: value for name, value in visit.headers.items()
+                             if name not in ("Host", "Referer")}
+                for visit in site.visits if visit.path != "/robots.txt"
+            }  # fmt: skip
+            text = self.end.stderr
+            self.log = text
+            dump = re.search(r"Dumping Scrapy stats:\n(\{.*?\n?\})\n", text, re.S)
+            assert dump is not None
+            self.stats = dict(re.findall(r"'([^']+)': (\d+)[,}]", dump[1]))
+            self.stats = {k: v for k, v in self.stats.items() if not _FREE.search(k)}
+            self.lines = sorted(
+                [word for number, word in enumerate(line.split()) if number not in (0, 3)]
+                for path in (folder / "log").glob("fetch*.log")
+                for line in path.read_text().replace(site.url, "near:").splitlines()
+                if not line.startswith("#")
+            )  # fmt: skip
+            packs = project.scrapy("packs", "ls", str(folder / "packs"), "--pages", "--json")
+            self.records = sorted(
+                (row["url"].replace(site.url, "near:"), row.get("status"), row.get("digest"))
+                for row in map(json.loads, packs.stdout.splitlines())
+            )  # fmt: skip
+            items = (folder / "items.jsonl").read_text().replace(site.url, "near:")
+            self.items = sorted(items.splitlines())
+
+
+@pytest.mark.parametrize("spider", ["bulk", "bulkitems"])
+def test_both_ways_are_one_crawl(tmp_path: Path, spider: str) -> None:
+    """The same requests, outcomes, stats, lines of the log, records and items."""
+    loop = Seen(tmp_path / "loop", False, spider)
+    engine = Seen(tmp_path / "engine", True, spider)
+    assert LOOP in loop.log
+    assert ENGINE in engine.log
+    assert loop.visits == engine.visits
+    assert loop.headers == engine.headers
+    assert loop.lines == engine.lines
+    assert loop.records == engine.records
+    assert loop.items == engine.items
+    assert loop.stats == engine.stats
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"AUTOTHROTTLE_ENABLED": True}, "AUTOTHROTTLE_ENABLED is set"),
+        ({"HTTPCACHE_ENABLED": True}, "scrapy.downloadermiddlewares.httpcache."),
+        ({"DOWNLOADER": "scrapy.core.downloader.Downloader"}, "DOWNLOADER is scrapy.core."),
+        ({"DOWNLOAD_HANDLERS": {
+            "http": "scrapy.core.downloader.handlers.http11.HTTP11DownloadHandler",
+         }}, "DOWNLOAD_HANDLERS['http'] is not the suite's"),
+    ],
+)  # fmt: skip
+def test_why_rows_do_not_take_the_loop(
+    tmp_path: Path, settings: dict[str, Any], why: str
+) -> None:
+    """The log says it, and `scrapy frontier settings` of the job."""
+    with running(Site()) as site:
+        site.pages = {"/": links("/a"), "/a": "x"}
+        given = {Setting.HOST_DELAY: 0.001, Setting.IP_DELAY: 0.001, "ROBOTSTXT_OBEY": False}
+        project = Project(tmp_path / "project", **loopback_settings(**given, **settings))
+        job = ("-s", f"JOBDIR={tmp_path / 'job'}")
+        end = project.scrapy("crawl", "bulk", "-a", f"seeds={site.url}/", *job)
+    assert f"{WAY}engine path: {why}" in end.stderr
+    assert [visit.path for visit in site.visits] == ["/", "/a"]
+    shown = project.scrapy("frontier", "settings", "-j", str(tmp_path / "job"))
+    assert f"{WAY}engine path: {why}" in shown.stdout
