@@ -191,9 +191,10 @@ class FetchLoop:
 
     def _begin(self, lease: Lease, visit: Visit) -> None:
         refusal: Exception | None = None
+        server = visit.host.connect_to  # may be another one, or none, after a wait
         try:
             for check in self._plan.checks:
-                if check(lease):
+                if check(lease, server):
                     self._leave_to_engine(lease)  # robots.txt is to be fetched first
                     return
         except JobDamagedError:
@@ -210,11 +211,11 @@ class FetchLoop:
             self._fail(lease, refusal)
         elif lease.plan is not None and lease.plan.packed is not None:
             self._placed.add(lease)
-            self._run(self._prepare_and_send(lease, visit), lease)
+            self._run(self._prepare_and_send(lease, visit, server), lease)
         elif self._has_to_wait(visit):
-            self._run(self._wait_and_send(lease, visit), lease)
+            self._run(self._wait_and_send(lease, visit, server), lease)
         else:
-            self._send(lease, visit)
+            self._send(lease, visit, server)
 
     def _has_to_wait(self, visit: Visit) -> bool:
         if not visit.undisturbed():
@@ -224,27 +225,27 @@ class FetchLoop:
         rates = self._crawl.rates
         return rates is not None and rates.pause(visit.host, visit.address) > 0
 
-    async def _prepare_and_send(self, lease: Lease, visit: Visit) -> None:
+    async def _prepare_and_send(self, lease: Lease, visit: Visit, server: str) -> None:
         await self._parts.revisits.prepare(lease)
         self._placed.discard(lease)
-        await self._wait_and_send(lease, visit)
+        await self._wait_and_send(lease, visit, server)
 
-    async def _wait_and_send(self, lease: Lease, visit: Visit) -> None:
+    async def _wait_and_send(self, lease: Lease, visit: Visit, server: str) -> None:
         crawl, wire = self._crawl, self._parts.wire
         host, address = visit.host, visit.address
 
         def may() -> None:
-            crawl.policy_file.refuse_excluded(host.key, lease.entry.url, host.connect_to)
+            crawl.policy_file.refuse_excluded(host.key, lease.entry.url, server)
 
         if not visit.wired and visit.pause_to_begin(crawl.now()):
             await wire.queue_to_begin(visit, may)
         if self._has_to_wait(visit):
             await wire.queue_again(host, address, may)
-        self._send(lease, visit)
+        self._send(lease, visit, server)
 
     # Fetch
 
-    def _send(self, lease: Lease, visit: Visit) -> None:
+    def _send(self, lease: Lease, visit: Visit, server: str) -> None:
         crawl, plan, entry = self._crawl, self._plan, lease.entry
         host, address = visit.host, visit.address
         self._count("downloader/request_count")
@@ -252,7 +253,7 @@ class FetchLoop:
             if crawl.stopping:
                 raise StoppedError("the crawl is being stopped")
             for check in plan.last_checks:
-                check(lease)
+                check(lease, server)
             origin, target = split_url(entry.url)
             head = [b"GET ", target, b" HTTP/1.1\r\nHost: ", origin.header]
             for header in plan.headers:
@@ -283,7 +284,7 @@ class FetchLoop:
         )
         if flight.leaves is not None:
             flight.leaves.hold()
-        key = ConnectionKey(host.connect_to, origin.scheme, origin.host, origin.port, plan.bind)
+        key = ConnectionKey(server, origin.scheme, origin.host, origin.port, plan.bind)
         connection = self._pool.checkout(key)
         if connection is None:
             self._run(self._open_and_send(flight, key), None)

@@ -120,7 +120,7 @@ def _receivers(engine: ExecutionEngine, signal: object) -> list[Any]:
     return list(liveReceivers(getAllReceivers(engine.signals.sender, signal)))
 
 
-Check = Callable[["Lease"], bool]
+Check = Callable[["Lease", str], bool]
 """Raises `IgnoreRequest` if a row may not be fetched; true: the engine is to decide that."""
 Header = Callable[["Lease"], list[bytes]]
 """Pieces of a request's head, each line with a line break before it."""
@@ -198,7 +198,7 @@ class LoopPlan:
 
     # Checks
 
-    def _check_robots(self, lease: Lease) -> bool:
+    def _check_robots(self, lease: Lease, server: str) -> bool:
         url, service = lease.entry.url, self._robots.service
         if not service.obeys(url):
             return False
@@ -208,7 +208,7 @@ class LoopPlan:
         self._robots.check(rules, url, service.agent_for(url, self._agent_name))
         return False
 
-    def _check_site(self, lease: Lease) -> bool:
+    def _check_site(self, lease: Lease, server: str) -> bool:
         entry = lease.entry
         if entry.host in self._on_site or entry.hops_outside or self._crawl.filters.opens_scope:
             return False
@@ -218,23 +218,21 @@ class LoopPlan:
         self._on_site.add(entry.host)
         return False
 
-    def _check_exclusion(self, lease: Lease) -> bool:
-        host, address = lease.entry.host, "" if lease.visit is None else lease.visit.host.connect_to
-        self._crawl.policy_file.refuse_excluded(host, lease.entry.url, address)
+    def _check_exclusion(self, lease: Lease, server: str) -> bool:
+        self._crawl.policy_file.refuse_excluded(lease.entry.host, lease.entry.url, server)
         return False
 
-    def _check_agent(self, lease: Lease) -> bool:
+    def _check_agent(self, lease: Lease, server: str) -> bool:
         agent, visit = self._crawl.agent, lease.visit
         if agent is not None and visit is not None:
             delay = max(visit.host.gap(), visit.address.delay)
             agent.refuse_fetch(lease.entry.host, lease.entry.url, lease, delay)
         return False
 
-    def _check_filter(self, lease: Lease) -> bool:
+    def _check_filter(self, lease: Lease, server: str) -> bool:
         filters = self._crawl.filters
         if filters.for_stage(Stage.FETCH) is not None:
-            address = "" if lease.visit is None else lease.visit.host.connect_to
-            filters.refuse_fetch(lease.entry.url, lease.entry, address)
+            filters.refuse_fetch(lease.entry.url, lease.entry, server)
         return False
 
     # The head of a request
