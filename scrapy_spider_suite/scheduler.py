@@ -270,6 +270,7 @@ class FrontierScheduler(BaseScheduler):
         for sink in self._parts.sinks:
             await finish_quietly(sink.close())
         await self._duplicates.close(reason)
+        self.crawl.publish_counts()
 
     @property
     def closing(self) -> bool:
@@ -394,18 +395,18 @@ class FrontierScheduler(BaseScheduler):
     def _settled(self, request: Request) -> None:
         lease = self.crawl.leases.pop(request, None)
         if lease is not None:
-            self.settle(lease)
+            with condemn_on_damage(self.crawl.store):
+                self.settle(lease)
             if self._parts.loop is not None:
                 self._parts.loop.schedule()  # it may have waited for the place
 
     def settle(self, lease: Lease) -> None:
-        """Nothing more will come of *lease*: store and commit it."""
+        """Nothing more will come of *lease*: store and commit it. Raises `JobDamagedError`."""
         crawl = self.crawl
         if crawl.stopping and self._maintenance.cut:
             lease.faults.add(Event.INTERRUPTED)
-        with condemn_on_damage(crawl.store):
-            self._store_page(lease)
-            crawl.frontier.commit.settle(lease, crawl.now())
+        self._store_page(lease)
+        crawl.frontier.commit.settle(lease, crawl.now())
         self.flush_soon()
 
     def _store_page(self, lease: Lease) -> None:

@@ -271,6 +271,7 @@ class Crawl:
         self.path = ""
         self.seeds = SeedSources()
         self.stopping = False
+        self._counts: dict[str, int] = {}
         self.closers: list[Callable[[str], None]] = []
         self._folder: TemporaryFolder | None = None
         self.job: Job | None = job_of(crawler)
@@ -339,6 +340,16 @@ class Crawl:
     def now() -> float:
         """The clock of the crawl: monotonic seconds."""
         return time.monotonic()
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Add *number* to the stat *name* with the next `publish_counts`."""
+        self._counts[name] = self._counts.get(name, 0) + number
+
+    def publish_counts(self) -> None:
+        """Add what was counted to the stats, as is done each second and at the end."""
+        counts, self._counts = self._counts, {}
+        for name, number in counts.items():
+            self.crawler.stats.inc_value(name, number)
 
     @property
     def temporary(self) -> Path | None:

@@ -101,9 +101,8 @@ class FetchLoop:
         self._plan = plan
         self._loop = asyncio.get_running_loop()
         self._pool = crawler_pool(crawl.crawler)
-        self._stats = crawl.crawler.stats
         self._spider: Any = crawl.crawler.spider
-        self._counts: dict[str, int] = {}
+        self._count = crawl.count
         self._request_tail = plan.request_tail
         self._visits = parts.visits
         self._workbench = crawl.frontier.workbench
@@ -130,7 +129,6 @@ class FetchLoop:
 
     def stop(self) -> None:
         self._timer.cancel()
-        self.publish()
 
     # Acquire
 
@@ -183,9 +181,6 @@ class FetchLoop:
     def _leave_to_engine(self, lease: Lease) -> None:
         self._aside.append(lease)
         self._engine.wake_engine()
-
-    def _count(self, name: str, number: int = 1) -> None:
-        self._counts[name] = self._counts.get(name, 0) + number
 
     # Check
 
@@ -249,6 +244,7 @@ class FetchLoop:
         crawl, plan, entry = self._crawl, self._plan, lease.entry
         host, address = visit.host, visit.address
         self._count("downloader/request_count")
+        self._count("downloader/request_method_count/GET")
         try:
             if crawl.stopping:
                 raise StoppedError("the crawl is being stopped")
@@ -362,7 +358,6 @@ class FetchLoop:
         self._ticks += 1
         if self._ticks % 4 == 0:
             self._plan.listen(self._scrapy_engine)
-            self.publish()
 
     def _abandon(self) -> None:
         # What is known of the fetches under way cannot be stored: the next run fetches them again.
@@ -639,15 +634,6 @@ class FetchLoop:
     def _count_exception(self, error: BaseException) -> None:
         self._count("downloader/exception_count")
         self._count(f"downloader/exception_type_count/{global_object_name(type(error))}")
-
-    def publish(self) -> None:
-        """Add what was counted to the stats."""
-        counts, self._counts = self._counts, {}
-        sent = counts.get("downloader/request_count")
-        if sent:
-            counts["downloader/request_method_count/GET"] = sent
-        for name, number in counts.items():
-            self._stats.inc_value(name, number)
 
 
 def _failure(error: BaseException | None = None) -> Any:

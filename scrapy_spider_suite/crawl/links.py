@@ -139,27 +139,28 @@ class LinkFollower:
 
     def read(self, lease: Lease, page: Exchange) -> None:
         """Give the links of *page*, the page of *lease*, to the lease."""
-        found, lease.outlinks = read_links(page, self._crawl.settings)
-        if self._crawl.counter is not None:
-            self._crawl.counter.read(lease, page, found.links)
+        crawl = self._crawl
+        found, lease.outlinks = read_links(page, crawl.settings)
+        if crawl.counter is not None:
+            crawl.counter.read(lease, page, found.links)
         links = found.links
         if found.nofollow:
-            self._stats.inc_value("suite/links/nofollow_pages")
+            crawl.count("suite/links/nofollow_pages")
             links = []
         elif (
             lease.likeness is not None and lease.likeness.repeats
-            and not self._crawl.settings.follow_duplicates
+            and not crawl.settings.follow_duplicates
         ):  # fmt: skip
-            self._stats.inc_value("suite/duplicates/not_followed")
+            crawl.count("suite/duplicates/not_followed")
             links = []
         if found.canonical is not None and found.canonical != page.url:
             links = [found.canonical, *links]
         spelt = self._respelled(page, links)
-        self._stats.inc_value("suite/links/found", len(found.links))
+        crawl.count("suite/links/found", len(found.links))
         links = self._wanted(lease, page, spelt)
         self.learn_traps(lease, page, spelt)
         kept = self._hand_over(lease, page, links, self._choose, self._rank)
-        self._stats.inc_value("suite/links/followed", len(kept))
+        crawl.count("suite/links/followed", len(kept))
         if not found.nofollow:
             self.guess_urls(lease, page)
 
@@ -175,7 +176,7 @@ class LinkFollower:
         before = normal.changed
         found = normal.links(links)
         if normal.changed != before:
-            self._stats.inc_value("suite/links/respelled", normal.changed - before)
+            self._crawl.count("suite/links/respelled", normal.changed - before)
         return found
 
     def learn_traps(self, lease: Lease, page: Exchange, links: list[str]) -> None:
@@ -226,7 +227,7 @@ class LinkFollower:
             found, host = len(links), lease.entry.host
             links = [url for url in links if host_of(url) != host]
             refused = f"suite/links/refused/{OutOfScope.TOO_DEEP_ON_HOST.value}"
-            self._stats.inc_value(refused, found - len(links))
+            self._crawl.count(refused, found - len(links))
         links = self._outside_traps(links)
         return self._crawl.filters.links_wanted(Stage.FOLLOW, links, lease, page)
 
@@ -243,7 +244,7 @@ class LinkFollower:
         reason = self._scope.refuses(url, host_of(url), depth)
         if reason is None or (reason is OutOfScope.OFF_SITE and self._crawl.filters.opens_scope):
             return True
-        self._stats.inc_value(f"suite/links/refused/{reason.value}")
+        self._crawl.count(f"suite/links/refused/{reason.value}")
         return False
 
     def _response(self, lease: Lease, page: Exchange) -> Response:
@@ -256,7 +257,9 @@ class LinkFollower:
     def guess_urls(self, lease: Lease, page: Exchange) -> None:
         """Add URLs that nobody linked to, if SUITE_GUESS_URLS says so."""
         crawl, entry, kind = self._crawl, lease.entry, self._crawl.settings.guess_urls
-        url = None if kind == "none" or self._is_deepest(entry) else normalize(entry.url)
+        if kind == "none" or self._is_deepest(entry):
+            return
+        url = normalize(entry.url)
         if url is None:
             return
         if url != entry.url:

@@ -373,6 +373,7 @@ class Maintenance:
 
     def _pulse(self, *, say: bool) -> None:
         crawl, now = self._crawl, self._crawl.now()
+        crawl.publish_counts()
         crawl.frontier.wall_offset = time.time() - now
         crawl.frontier.counters.seconds += now - self._last
         self._last = now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
+from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -16,7 +17,7 @@ from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.gate import add_fetch_observer
 from scrapy_spider_suite.crawl.requests import event_of_exchange
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER, FetchLine, FetchLog, format_line
+from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER, FetchLog, format_line
 from scrapy_spider_suite.runtime.refusal import refuse_crawl
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.runtime.text import media_type
@@ -128,10 +129,7 @@ class FetchRecorder:
         if fetch.aside:
             kind = ROBOTS if urlsplit(exchange.url).path == "/robots.txt" else ASIDE
         reason = event_of_exchange(exchange)
-        type_ = media_type(exchange.field(b"Content-Type"))
-        named = type_ or "-"
-        if type_ and not _TYPE.fullmatch(type_):
-            named = OTHER
+        type_, named = _types_of(exchange.field(b"Content-Type")[:200])
         size, ms = len(exchange.body), round(exchange.seconds * 1_000)
         self._tallies.count(str(exchange.status or reason), named, kind, size, ms)
         if self._wanted:
@@ -150,12 +148,19 @@ class FetchRecorder:
             *((flag for flag in _REMARKED_FLAGS if flag in flags) if flags else ()),
         )
         ended = exchange.began + exchange.seconds
-        line = format_line(FetchLine(
+        line = format_line(
             ended, exchange.status or None, len(exchange.body), ms, exchange.url, entry.referrer,
             entry.depth if entry.depth >= 0 else None, type_, digest, exchange.address, reason,
             remarks,
-        ))  # fmt: skip
+        )  # fmt: skip
         if self._log is None:
             self._early.append((line, ended))
         else:
             self._log.add(line, ended)
+
+
+@lru_cache(256)
+def _types_of(content_type: str) -> tuple[str, str]:
+    """The media type of a header, and its row of the tallies."""
+    found = media_type(content_type)
+    return found, (found if _TYPE.fullmatch(found) else OTHER) if found else "-"

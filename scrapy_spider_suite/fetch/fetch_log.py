@@ -19,7 +19,7 @@ import os
 import re
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -73,8 +73,12 @@ class FetchLine(NamedTuple):
     remarks: tuple[str, ...] = ()
 
 
-def format_line(fetch: FetchLine) -> bytes:
-    when, status, size, ms, url, via, depth, type_, digest, address, reason, remarks = fetch
+def format_line(
+    when: float, status: int | None, size: int, ms: int, url: str, via: str = "",
+    depth: int | None = None, media_type: str = "", digest: str = "", address: str = "",
+    reason: str = "", remarks: Sequence[str] = (),
+) -> bytes:  # fmt: skip
+    """The line of a fetch, of the fields of `FetchLine`."""
     url, via = _escape(url), _escape(via)
     if len(url) > URL_MAX or len(via) > URL_MAX:
         url, via = url[:URL_MAX], via[:URL_MAX]
@@ -83,11 +87,11 @@ def format_line(fetch: FetchLine) -> bytes:
     line = (
         f"{format_time(when)} {_format_number(status)} {_format_number(size)} "
         f"{_format_number(ms)} {url} {via} {_format_number(depth)} "
-        f"{_field(type_)} {_escape_short(digest)} {_field(address)} {_field(reason)}"
+        f"{_field(media_type)} {_escape_short(digest)} {_field(address)} {_field(reason)}"
     )
-    said = [_field(each.replace(",", "%2C")) for each in remarks[:_REMARKS_MAX] if each]
-    if said:
-        line += " " + ",".join(said)
+    if remarks:
+        said = [_field(each.replace(",", "%2C")) for each in remarks[:_REMARKS_MAX] if each]
+        line += " " + ",".join(said) if said else ""
     return line.encode("ascii") + b"\n"
 
 

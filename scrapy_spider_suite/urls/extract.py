@@ -170,11 +170,11 @@ class MarkupReader:
         for match in TAGS.finditer(self._page.markup):
             kind = match.lastindex
             if kind == LINK:
-                rest = match[2]
+                value, rest = match[1][1:-1], match[2]
                 if rest and b"rel" in rest.lower():
-                    self._link_element(match[1], attributes(rest))
+                    self._link_element(value, attributes(rest))
                 else:
-                    self._add(match[1])
+                    self._add(value)
             elif kind == TAG and (late := self._tag(match[4].lower(), match[5])) is not None:
                 return late
             if len(links) >= self._max_links or self._found >= most:

@@ -46,6 +46,7 @@ def _any_case(name: str) -> str:
 # An unclosed quote runs to the end of the page, as in the standard. Every loop below can end at
 # the end of the page, so no match ever fails late and nothing is tried twice.
 _VALUE: Final = r"""(?:"[^"]*(?:"|\Z)|'[^']*(?:'|\Z)|[^\t\n\f\r >"'][^\t\n\f\r >]*)?"""
+_QUOTED: Final = r"""(?:"[^"]*"|'[^']*')"""
 _ATTRIBUTES: Final = (
     rf"(?:[\t\n\f\r /]*[^\t\n\f\r />][^=>]*(?:={_SPACE}*{_VALUE})?){{0,{MAX_ATTRIBUTES}}}[^>]*"
 )
@@ -94,14 +95,14 @@ _OTHER: Final = "|".join(
 
 TAGS: Final = re.compile(
     rf"""[^<]*(?:<(?:{_OTHER})[^<]*){{0,{_BATCH}}}"""
-    rf"""(?:<(?:a(?:{_SPACE}+(?!href|rel)[a-z-]+="[^"]*"){{0,8}}{_SPACE}+href="([^"]*)"({_ATTRIBUTES})"""
-    rf"""(?:(>)|\Z)|({_LINKING})({_ATTRIBUTES})(?:(>)|\Z)))?""".encode(),
+    rf"""(?:<(?:a(?:{_SPACE}+(?!href|rel)[a-z-]+={_QUOTED}){{0,8}}{_SPACE}+href=({_QUOTED})"""
+    rf"""({_ATTRIBUTES})(?:(>)|\Z)|({_LINKING})({_ATTRIBUTES})(?:(>)|\Z)))?""".encode(),
     re.DOTALL,
 )
 """Each match passes over markup and may end with one linking tag. Its ``lastindex`` tells which:
 
-- ``LINK``: an ``a`` whose ``href`` comes before any ``rel``, plainly written: group 1 is the value
-  of its ``href``, group 2 all that follows it;
+- ``LINK``: an ``a`` whose ``href`` comes before any ``rel``, plainly written: group 1 is the quoted
+  value of its ``href``, group 2 all that follows it;
 - ``TAG``: any other: group 4 is its name, group 5 all its attributes;
 - else there is none, or the page was cut off in the middle of it.
 """

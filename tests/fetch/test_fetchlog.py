@@ -53,7 +53,7 @@ def add(log: FetchLog, *numbers: int) -> None:
     """Log these fetches."""
     for number in numbers:
         fetch = fetch_of(number)
-        log.add(format_line(fetch), fetch.time)
+        log.add(format_line(*fetch), fetch.time)
 
 
 def numbers_in(folder: Path, target: str | None = None, since: float = 0.0) -> list[int]:
@@ -238,7 +238,7 @@ def test_targets(log: FetchLog, target: str, expected: list[str]) -> None:
         expected = [url for url in urls if url in expected or url in extra]
     for number, url in enumerate(urls):
         fetch = fetch_of(number, url)
-        log.add(format_line(fetch._replace(via="http://a.test/1")), fetch.time)
+        log.add(format_line(*fetch._replace(via="http://a.test/1")), fetch.time)
     log.flush()
     found = list(FetchLogReader(log.folder).lines(FetchFilter.parse(target)))
     assert [line.split(b" ")[4] for line in found] == [
@@ -257,7 +257,7 @@ def test_a_long_word_is_not_kept() -> None:
     """Of a server's header of 64 KiB, the log's memory of words holds the beginning only."""
     fetchline._cached_short.cache_clear()
     fetch = fetch_of(1)
-    lines = {format_line(fetch._replace(type="x" * 100 + str(tail) * 65_000)) for tail in range(3)}
+    lines = {format_line(*fetch._replace(type="x" * 100 + str(tail) * 65_000)) for tail in range(3)}
     assert len(lines) == 1
     assert fetchline._cached_short.cache_info().currsize == len({"x", fetch.address, fetch.reason})
 
@@ -277,7 +277,7 @@ def test_a_torn_last_line_is_cut_off(tmp_path: Path, cut: int) -> None:
     log.close()
     active = tmp_path / ACTIVE
     size = active.stat().st_size
-    os.truncate(active, size - min(cut, len(format_line(fetch_of(2)))))
+    os.truncate(active, size - min(cut, len(format_line(*fetch_of(2)))))
     assert numbers_in(tmp_path) == [1]
     log = FetchLog(tmp_path)
     add(log, 3)
@@ -344,7 +344,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_is_counted(tmp_path: Path, disk: FullDisk) -> None:
     """In the log itself, too."""
-    line = format_line(fetch_of(0))
+    line = format_line(*fetch_of(0))
     log = FetchLog(tmp_path, room=3 * len(line))
     disk.room = 0
     add(log, *range(10))

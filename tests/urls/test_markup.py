@@ -21,6 +21,7 @@ PIECES = st.sampled_from(
         *("<base href=/b/>", "<base>", "<link rel=canonical href=/c>", "<meta name=robots>"),
         *("<a\thref=t1>", "<a/href=t2>", '<a href = "t3" >', '<a x=1 href="t4" y>'),
         *('<a class="q" href="t5" rel="n">', '<a href="t6" href="t7">', '<a b="q" HREF="t8">'),
+        *("<a href='t9' c>", "<a d='>' href='t10'>", "<a e='q\" href=\"t11\">"),
     ]
 )
 SOUP = st.lists(PIECES, max_size=40).map("".join)
@@ -32,7 +33,7 @@ def scanned(page: bytes) -> list[tuple[str, str]]:
     found = []
     for match in TAGS.finditer(page):
         if match.lastindex == LINK:
-            found.append(("a", match[1]))
+            found.append(("a", match[1][1:-1]))
         elif match.lastindex == TAG and (href := attributes(match[5]).get(b"href")) is not None:
             found.append((match[4].lower().decode(), href))
     return list(dict.fromkeys((name, text(value)) for name, value in found))

@@ -218,7 +218,7 @@ def test_parts_by_example() -> None:
 )
 def test_hosts_that_no_name_server_can_know(host: str, known: bool) -> None:
     """RFC 1035: 253 characters, 63 between two dots; however the URL is read."""
-    for port in ("", ":8080"):
+    for port in ("", ":8080", ":54321"):
         url = f"http://{host}{port}/x"
         assert (normalize(url) is not None) is known
         found = LinkResolver("http://a.example/").resolve(f"//{host}{port}/x")
