@@ -413,10 +413,12 @@ class FrontierScheduler(BaseScheduler):
         # Raises JobDamagedError.
         parts = self._parts
         try:
-            packed = parts.deferred_links.packs_for(lease) is not None
-            parts.revisits.settle(lease, packed=packed)
-            parts.duplicates.settle(lease, packed=packed)
-            parts.deferred_links.settle(lease)
+            if lease.found is not None or lease.likeness is not None:
+                packed = parts.deferred_links.packs_for(lease) is not None
+                parts.revisits.settle(lease, packed=packed)
+                parts.duplicates.settle(lease, packed=packed)
+            if lease.unread is not None:
+                parts.deferred_links.settle(lease)
             for sink in parts.sinks:
                 sink.settled(lease)
         except JobDamagedError:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -242,12 +243,16 @@ class Crawl:
     Attributes:
         leases: of the requests that are under way.
         engine: None with a scheduler that is not the suite's.
+        counts: numbers for the stats, by name, of what comes with each page.
         path: whether rows take the fetch loop, and if not, why.
         flying: fetches of the fetch loop that have a place of CONCURRENT_REQUESTS.
         agent: None where one process crawls alone.
         rates: None where no other process fetches from the same hosts.
         robots: None where robots.txt is not asked for.
     """
+
+    now = staticmethod(time.monotonic)
+    """The clock of the crawl."""
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
@@ -271,7 +276,7 @@ class Crawl:
         self.path = ""
         self.seeds = SeedSources()
         self.stopping = False
-        self._counts: dict[str, int] = {}
+        self.counts: defaultdict[str, int] = defaultdict(int)
         self.closers: list[Callable[[str], None]] = []
         self._folder: TemporaryFolder | None = None
         self.job: Job | None = job_of(crawler)
@@ -336,20 +341,11 @@ class Crawl:
         )  # fmt: skip
         return store
 
-    @staticmethod
-    def now() -> float:
-        """The clock of the crawl: monotonic seconds."""
-        return time.monotonic()
-
-    def count(self, name: str, number: int = 1) -> None:
-        """Add *number* to the stat *name* with the next `publish_counts`."""
-        self._counts[name] = self._counts.get(name, 0) + number
-
     def publish_counts(self) -> None:
-        """Add what was counted to the stats, as is done each second and at the end."""
-        counts, self._counts = self._counts, {}
-        for name, number in counts.items():
+        """Add *counts* to the stats, as is done each second and at the end."""
+        for name, number in self.counts.items():
             self.crawler.stats.inc_value(name, number)
+        self.counts.clear()
 
     @property
     def temporary(self) -> Path | None:

@@ -304,10 +304,11 @@ class PolicyFile:
     # What holds for a request
 
     def obeys_robots(self, url: str) -> bool | None:
-        return self.policy.obeys_robots(*self._place_of(url)) if self.policy.overrides else None
+        lines = self.policy.overrides.lines
+        return self.policy.obeys_robots(*self._place_of(url)) if lines else None
 
     def user_agent(self, url: str) -> str | None:
-        return self.policy.user_agent(*self._place_of(url)) if self.policy.overrides else None
+        return self.policy.user_agent(*self._place_of(url)) if self.policy.overrides.lines else None
 
     def _place_of(self, url: str) -> tuple[str, str]:
         origin = origin_of(url)

@@ -102,9 +102,10 @@ class FetchLoop:
         self._loop = asyncio.get_running_loop()
         self._pool = crawler_pool(crawl.crawler)
         self._spider: Any = crawl.crawler.spider
-        self._count = crawl.count
+        self._counts = crawl.counts
         self._request_tail = plan.request_tail
         self._visits = parts.visits
+        self._plans = crawl.frontier.commit.planner.revisits
         self._workbench = crawl.frontier.workbench
         self._observers = fetch_observers(crawl.crawler)
         self._aside: deque[Lease] = deque()
@@ -199,8 +200,8 @@ class FetchLoop:
         self._begun += 1
         if self._begun == 1:
             self._engine.hold_open()
-        self._count("scheduler/dequeued")
-        self._count("scheduler/dequeued/disk")
+        self._counts["scheduler/dequeued"] += 1
+        self._counts["scheduler/dequeued/disk"] += 1
         if refusal is not None:
             self._count_exception(refusal)
             self._fail(lease, refusal)
@@ -243,8 +244,8 @@ class FetchLoop:
     def _send(self, lease: Lease, visit: Visit, server: str) -> None:
         crawl, plan, entry = self._crawl, self._plan, lease.entry
         host, address = visit.host, visit.address
-        self._count("downloader/request_count")
-        self._count("downloader/request_method_count/GET")
+        self._counts["downloader/request_count"] += 1
+        self._counts["downloader/request_method_count/GET"] += 1
         try:
             if crawl.stopping:
                 raise StoppedError("the crawl is being stopped")
@@ -272,7 +273,7 @@ class FetchLoop:
             flight.expires = now + crawl.rates.longest
         self.flying.add(flight)
         crawl.flying = len(self.flying)
-        self._count("downloader/request_bytes", len(message))
+        self._counts["downloader/request_bytes"] += len(message)
         if plan.announces:
             self._announce(signals.request_reached_downloader, lease)
         flight.leaves = departure(
@@ -471,9 +472,9 @@ class FetchLoop:
         self._visits.note_answer(
             lease, exchange.url, status, retry_after[-1] if retry_after else None, target
         )
-        self._count("downloader/response_count")
-        self._count(f"downloader/response_status_count/{status}")
-        self._count("downloader/response_bytes", exchange.size)
+        self._counts["downloader/response_count"] += 1
+        self._counts[f"downloader/response_status_count/{status}"] += 1
+        self._counts["downloader/response_bytes"] += exchange.size
         page, leads_elsewhere = exchange, False
         try:
             if plan.cookies is not None and b"Set-Cookie" in fields:
@@ -484,7 +485,8 @@ class FetchLoop:
                 leads_elsewhere = self._parts.redirects.follow(
                     lease, exchange.url, status, target
                 )
-            if not leads_elsewhere and self._parts.revisits.note_page(lease, page):
+            revisited = not leads_elsewhere and not self._plans.idle
+            if revisited and self._parts.revisits.note_page(lease, page):
                 raise NotModified(f"{exchange.url} has not changed", page.response)
         except JobDamagedError:
             raise
@@ -495,7 +497,7 @@ class FetchLoop:
             self._end(lease, Event.REPLACED, 0)
             return
         lease.page = page
-        if self._parts.duplicates.compare(lease, page):
+        if self._crawl.settings.compare_pages and self._parts.duplicates.compare(lease, page):
             self._placed.add(lease)
             self._run(self._look_up_and_take(lease, page, event), lease)
         else:
@@ -521,7 +523,7 @@ class FetchLoop:
         if self._plan.announces:
             self._announce_response(lease, page)
         else:
-            self._count("response_received_count")
+            self._counts["response_received_count"] += 1
             for count_page in self._plan.page_counters:
                 count_page(None, None, self._spider)
             if self._plan.logs_pages:
@@ -556,8 +558,8 @@ class FetchLoop:
 
     def _ignore_page(self, page: Exchange) -> None:
         # As Scrapy's HttpErrorMiddleware.
-        self._count("httperror/response_ignored_count")
-        self._count(f"httperror/response_ignored_status_count/{page.status}")
+        self._counts["httperror/response_ignored_count"] += 1
+        self._counts[f"httperror/response_ignored_status_count/{page.status}"] += 1
         _HTTPERROR_LOG.info(
             "Ignoring response <%d %s>: HTTP status code is not handled or not allowed",
             page.status, page.url, extra={"spider": self._spider},
@@ -632,8 +634,8 @@ class FetchLoop:
         )
 
     def _count_exception(self, error: BaseException) -> None:
-        self._count("downloader/exception_count")
-        self._count(f"downloader/exception_type_count/{global_object_name(type(error))}")
+        self._counts["downloader/exception_count"] += 1
+        self._counts[f"downloader/exception_type_count/{global_object_name(type(error))}"] += 1
 
 
 def _failure(error: BaseException | None = None) -> Any:

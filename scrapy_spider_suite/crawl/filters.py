@@ -7,7 +7,7 @@ it stays in force. A URL at which a filter fails, as an atom of a project may, i
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -116,6 +116,8 @@ class CrawlFilters:
         self._files: list[WatchedFile[Filter]] = []
         self._scope = Scope()
         self._scoped = False
+        self.stages: Collection[Stage] = ()
+        """The stages that have a filter."""
         self.opens_scope = False
         """Whether the schedule filter decides how far links may lead out of the scope."""
         self.adopt(self.prepare(settings, anew=True))
@@ -144,7 +146,7 @@ class CrawlFilters:
         )
 
     def _use(self, filters: FilterSet) -> None:
-        self._set = filters
+        self._set, self.stages = filters, filters.by_stage.keys()
         schedule = filters.by_stage.get(Stage.SCHEDULE)
         self.opens_scope = self._scoped and schedule is not None and schedule.needs(Fact.BEYOND)
 
@@ -214,7 +216,7 @@ class CrawlFilters:
 
         A filter of links that are followed sees their *page*, too.
         """
-        if not links or stage not in self._set.by_stage:
+        if not links or stage not in self.stages:
             return links
         entry, seen = lease.entry, None if page is None else filtered_page(page)
         via = normalize(entry.url) or ""

@@ -66,8 +66,7 @@ class Caps:
         return self._bandwidth.wait(now)
 
     def book(self, lease: Lease, now: float) -> None:
-        if self._crawl.settings.max_bandwidth:
-            lease.booked = self._bandwidth.book(now)
+        lease.booked = self._bandwidth.book(now)
 
     def settle(self, lease: Lease) -> None:
         if lease.booked:

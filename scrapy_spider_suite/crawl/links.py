@@ -145,22 +145,22 @@ class LinkFollower:
             crawl.counter.read(lease, page, found.links)
         links = found.links
         if found.nofollow:
-            crawl.count("suite/links/nofollow_pages")
+            crawl.counts["suite/links/nofollow_pages"] += 1
             links = []
         elif (
             lease.likeness is not None and lease.likeness.repeats
             and not crawl.settings.follow_duplicates
         ):  # fmt: skip
-            crawl.count("suite/duplicates/not_followed")
+            crawl.counts["suite/duplicates/not_followed"] += 1
             links = []
         if found.canonical is not None and found.canonical != page.url:
             links = [found.canonical, *links]
         spelt = self._respelled(page, links)
-        crawl.count("suite/links/found", len(found.links))
+        crawl.counts["suite/links/found"] += len(found.links)
         links = self._wanted(lease, page, spelt)
         self.learn_traps(lease, page, spelt)
         kept = self._hand_over(lease, page, links, self._choose, self._rank)
-        crawl.count("suite/links/followed", len(kept))
+        crawl.counts["suite/links/followed"] += len(kept)
         if not found.nofollow:
             self.guess_urls(lease, page)
 
@@ -176,7 +176,7 @@ class LinkFollower:
         before = normal.changed
         found = normal.links(links)
         if normal.changed != before:
-            self._crawl.count("suite/links/respelled", normal.changed - before)
+            self._crawl.counts["suite/links/respelled"] += normal.changed - before
         return found
 
     def learn_traps(self, lease: Lease, page: Exchange, links: list[str]) -> None:
@@ -227,9 +227,12 @@ class LinkFollower:
             found, host = len(links), lease.entry.host
             links = [url for url in links if host_of(url) != host]
             refused = f"suite/links/refused/{OutOfScope.TOO_DEEP_ON_HOST.value}"
-            self._crawl.count(refused, found - len(links))
+            self._crawl.counts[refused] += found - len(links)
         links = self._outside_traps(links)
-        return self._crawl.filters.links_wanted(Stage.FOLLOW, links, lease, page)
+        filters = self._crawl.filters
+        if Stage.FOLLOW not in filters.stages:
+            return links
+        return filters.links_wanted(Stage.FOLLOW, links, lease, page)
 
     def _is_deepest(self, page: Entry) -> bool:
         frontier = self._crawl.frontier
@@ -244,7 +247,7 @@ class LinkFollower:
         reason = self._scope.refuses(url, host_of(url), depth)
         if reason is None or (reason is OutOfScope.OFF_SITE and self._crawl.filters.opens_scope):
             return True
-        self._crawl.count(f"suite/links/refused/{reason.value}")
+        self._crawl.counts[f"suite/links/refused/{reason.value}"] += 1
         return False
 
     def _response(self, lease: Lease, page: Exchange) -> Response:
@@ -290,7 +293,8 @@ class LinkFollower:
                 spelled = (self._normal(url) if url in own else url for url in chosen)
                 chosen = list(dict.fromkeys(filter(None, spelled)))
             links = chosen
-        links = filters.links_wanted(Stage.SCHEDULE, links, lease)
+        if Stage.SCHEDULE in filters.stages:
+            links = filters.links_wanted(Stage.SCHEDULE, links, lease)
         policy = self._crawl.translator.referers.policy(page)
         if rank is None and not filters.opens_scope:
             lease.links.extend(links)

@@ -219,7 +219,9 @@ class LoopPlan:
         return False
 
     def _check_exclusion(self, lease: Lease, server: str) -> bool:
-        self._crawl.policy_file.refuse_excluded(lease.entry.host, lease.entry.url, server)
+        policy = self._crawl.frontier.policy
+        if policy.overrides.excludes or policy.blocks:
+            self._crawl.policy_file.refuse_excluded(lease.entry.host, lease.entry.url, server)
         return False
 
     def _check_agent(self, lease: Lease, server: str) -> bool:
@@ -231,7 +233,7 @@ class LoopPlan:
 
     def _check_filter(self, lease: Lease, server: str) -> bool:
         filters = self._crawl.filters
-        if filters.for_stage(Stage.FETCH) is not None:
+        if Stage.FETCH in filters.stages:
             filters.refuse_fetch(lease.entry.url, lease.entry, server)
         return False
 

@@ -38,13 +38,13 @@ class PageStages:
 
     def run(self, lease: Lease, page: Exchange) -> bool:
         """Do all that is to be done with *page*, the page of *lease*; whether it may be parsed."""
-        crawl, entry = self._crawl, lease.entry
+        crawl, entry, filters = self._crawl, lease.entry, self._crawl.filters
         if voucher_of(entry.payload) is not None:
             return True  # a sitemap is no page
-        if not crawl.filters.wants_page(Stage.STORE, page, entry):
+        if Stage.STORE in filters.stages and not filters.wants_page(Stage.STORE, page, entry):
             lease.faults.add(Event.NOT_STORED)
             lease.items_refused = True
-        if not crawl.filters.wants_page(Stage.PARSE, page, entry):
+        if Stage.PARSE in filters.stages and not filters.wants_page(Stage.PARSE, page, entry):
             lease.faults.add(Event.NOT_PARSED)
             return False
         if self._follows:

@@ -228,8 +228,6 @@ class Revisits:
 
     def note_page(self, lease: Lease, page: Exchange) -> bool:
         """Note what the visit of *lease* found; whether the page has not changed (304)."""
-        if self._planner.revisits.idle:
-            return False
         if page.status == 304 and lease.asked:
             lease.found = PageVersion(time.time(), b"", _validators(page), unchanged=True)
             return True

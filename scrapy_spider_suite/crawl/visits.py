@@ -157,6 +157,7 @@ class RequestSource:
         self._engine = engine
         self._visits = parts.visits
         self._revisits = parts.revisits
+        self._plans = parts.crawl.frontier.commit.planner.revisits
         self._preparation = parts.preparation
         self._maintenance = maintenance
         self._gated = engine.gate is not None and not parts.crawl.settings.broad
@@ -202,8 +203,10 @@ class RequestSource:
             return None
         lease = self._next_ready()
         if lease is not None:
-            self._revisits.leased(lease)
-            self._visits.caps.book(lease, self._crawl.now())
+            if not self._plans.idle:
+                self._revisits.leased(lease)
+            if self._crawl.settings.max_bandwidth:
+                self._visits.caps.book(lease, self._crawl.now())
         return lease
 
     def _next_ready(self) -> Lease | None:
@@ -395,7 +398,7 @@ class Visits:
     def release(self, lease: Lease, now: float) -> None:
         crawl = self._crawl
         heard = lease.heard or Event.IGNORED
-        rest = self.bursts.pop(lease, None)
+        rest = self.bursts.pop(lease, None) if self.bursts else None
         if rest and OUTCOMES[heard].health in (Health.WELL, Health.NONE):
             self.ready.append(self.hand_out(rest))
             lease.visit = None
@@ -410,10 +413,11 @@ class Visits:
                 crawl.rates.drop(visit.host, visit.address)
         crawl.frontier.leases.release(lease, now, lease.retry_after, heard)
         if visit is not None:
-            self.dead_hosts.heard(visit.host, heard)
+            if not crawl.settings.broad:
+                self.dead_hosts.heard(visit.host, heard)
+                self._say_why(visit.host)
             if crawl.rates is not None:
                 crawl.rates.heard(visit.host, OUTCOMES[heard].health)
-            self._say_why(visit.host)
 
     def put_back_waiting(self) -> None:
         for lease in (*self.ready, *(x for rest in self.bursts.values() for x in rest)):

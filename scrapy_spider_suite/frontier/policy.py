@@ -173,7 +173,7 @@ class Policy:
 
     def max_pages(self, host: str, address: str = "") -> int:
         """The page budget of *host*; 0 for none."""
-        found = self._closest("max_pages", host, address) if self.overrides else None
+        found = self._closest("max_pages", host, address) if self.overrides.lines else None
         return self.host_max_pages if found is None else int(found)
 
     def obeys_robots(self, host: str, address: str = "") -> bool | None:

@@ -151,7 +151,10 @@ class UnreadPage(NamedTuple):
 
 
 class UnreadPages:
-    """The rows of one job. *counters* number them; changes come with the store's next batch."""
+    """The rows of one job. *counters* number them; changes come with the store's next batch.
+
+    *count*: how many pages wait.
+    """
 
     def __init__(self, store: Store, counters: Counters) -> None:
         self._kv = store.kv(NAME)
@@ -159,19 +162,19 @@ class UnreadPages:
         self._heads: dict[bytes, int] = {}
         self._folder = ""
         count = self._kv.get(_COUNT)
-        self._count = 0 if count is None else _number(count)
+        self.count = 0 if count is None else _number(count)
         # Scans skip the deleted rows before the first one.
         self._first = 0
-        if self._count:
+        if self.count:
             self._first = next((_number(key[1:]) for key, _ in self._kv.items(_BY_AGE)), 0)
 
     def __len__(self) -> int:
-        return self._count
+        return self.count
 
     def add(self, entry: Entry, place: bytes) -> None:
         self._counters.sequence += 1
         number = self._counters.sequence
-        if not self._count:
+        if not self.count:
             self._first = number
         self._put(UnreadPage(number, entry, place))
         self._kv.put(_BY_AGE + _NUMBER.pack(number), _digest(entry.host))
@@ -201,13 +204,13 @@ class UnreadPages:
         return self._kv.get(_BY_AGE + _NUMBER.pack(page.number)) is not None
 
     def _count_pages(self, change: int) -> None:
-        self._count = max(0, self._count + change)
-        self._kv.put(_COUNT, _NUMBER.pack(self._count))
+        self.count = max(0, self.count + change)
+        self._kv.put(_COUNT, _NUMBER.pack(self.count))
 
     def oldest(self, limit: int, without: Collection[int] = ()) -> list[UnreadPage]:
         """Up to *limit* of the oldest pages except *without*. Raises `JobDamagedError`."""
         found: list[UnreadPage] = []
-        if not self._count:
+        if not self.count:
             return found
         for key, host in self._kv.items(_BY_AGE, _NUMBER.pack(self._first)):
             number = _number(key[1:])
@@ -226,7 +229,7 @@ class UnreadPages:
     def for_host(self, host: str, limit: int) -> list[UnreadPage]:
         """Up to *limit* of the oldest pages of *host*."""
         digest = _digest(host)
-        if not self._count:
+        if not self.count:
             return []
         found = list(islice(self._rows(host, self._heads.get(digest, 0)), limit))
         if found:
@@ -278,8 +281,8 @@ class UnreadPages:
                 yield f"{page.entry.url} waits for its links to be read, and has no turn"
         for number in numbers:
             yield f"the page {number} that waits for its links to be read has no row"
-        if rows != self._count:
-            pages = counted(self._count, "page")
+        if rows != self.count:
+            pages = counted(self.count, "page")
             yield f"the job counts {pages} whose links are to be read, and has {rows:,}"
 
     def forget(self, host: str, belongs: Callable[[str], bool], limit: int) -> Iterator[int]:

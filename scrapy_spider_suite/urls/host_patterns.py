@@ -10,7 +10,7 @@ import re
 from collections.abc import Iterator
 from enum import StrEnum
 from ipaddress import IPv4Network, IPv6Network
-from typing import Generic, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
@@ -104,30 +104,22 @@ class HostPattern(NamedTuple):
         return self.text
 
 
-class PatternTable(Generic[V]):
+class PatternTable(dict[HostPattern, V]):
     """A table of values by `HostPattern`; a look-up costs one of a dict for each label or length.
 
-    Invariant: a pattern stands in it once; an address stands under its host and its range.
+    It changes by `put` and `remove` alone. Invariant: an address stands under its host and its
+    range.
     """
 
     def __init__(self) -> None:
-        self._values: dict[HostPattern, V] = {}
+        super().__init__()
         self._names: dict[str, V] = {}  # hosts; domains with their dot
         self._ranges: dict[int, dict[int, dict[int, V]]] = {4: {}, 6: {}}  # by length and number
         self._lengths: dict[int, list[int]] = {4: [], 6: []}  # the narrowest first
         self._prefixes: dict[str, dict[str, V]] = {}
 
-    def __len__(self) -> int:
-        return len(self._values)
-
-    def __iter__(self) -> Iterator[HostPattern]:
-        return iter(self._values)
-
-    def get(self, pattern: HostPattern) -> V | None:
-        return self._values.get(pattern)
-
     def put(self, pattern: HostPattern, value: V) -> None:
-        self._values[pattern] = value
+        self[pattern] = value
         if pattern.network is not None:
             version, length, number = _place(pattern.network)
             self._ranges[version].setdefault(length, {})[number] = value
@@ -138,7 +130,7 @@ class PatternTable(Generic[V]):
             self._names[pattern.text] = value
 
     def remove(self, pattern: HostPattern) -> V | None:
-        value = self._values.pop(pattern, None)
+        value = self.pop(pattern, None)
         if value is None:
             return None
         if pattern.network is not None:

@@ -29,16 +29,20 @@ class Unusable(Enum):
 
 _SCHEMES: Final = ("http://", "https://")
 _PATH: Final = r"[A-Za-z0-9._~!$&()*+,;=@/-]"
+_OCTET: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _QUERY: Final = r"(?:\?[A-Za-z0-9._~!$&()*+,;=:@/?-]+)?"
 
 # References that need no parser, because joining them is concatenation: the WHATWG rules would
 # change nothing in them. No "%" (escapes), no "'" (escaped in queries), no ":" in a relative path
-# (a scheme), no upper-case, numeric or punycode host (its last label is letters), and, checked
-# apart, no segment that begins with a dot. One regular expression costs 0.4 µs, ada 1.8 µs.
+# (a scheme), no upper-case or punycode host (the last label is letters, or the host is an IPv4
+# address in its usual form), and, checked apart, no segment that begins with a dot. One regular
+# expression costs 0.4 µs, ada 1.8 µs.
 _EASY: Final = re.compile(
     rf"""(?:
-      (?P<absolute>https?://(?![a-z0-9.-]*xn--)(?:[a-z0-9-]{{1,63}}\.)+[a-z]{{1,63}}(?=[/:\#]|$)
-        (?::(?!(?:80|443)/)(?:[1-9][0-9]{{1,3}}|[1-5][0-9]{{4}})(?=/))? (?:/[A-Za-z0-9._~!$&()*+,;=:@/-]*{_QUERY})?)
+      (?P<absolute>https?://(?:(?![a-z0-9.-]*xn--)(?:[a-z0-9-]{{1,63}}\.)+[a-z]{{1,63}}
+          |{_OCTET}(?:\.{_OCTET}){{3}})(?=[/:\#]|$)
+        (?::(?!(?:80|443)/)(?:[1-9][0-9]{{1,3}}|[1-5][0-9]{{4}})(?=/))?
+        (?:/[A-Za-z0-9._~!$&()*+,;=:@/-]*{_QUERY})?)
     | (?P<rooted>/(?!/)[A-Za-z0-9._~!$&()*+,;=:@/-]*{_QUERY})
     | (?P<relative>[A-Za-z0-9_-]{_PATH}*{_QUERY})
     )?(?:\#.*)?""",

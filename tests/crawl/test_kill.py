@@ -61,8 +61,8 @@ def _repeats(arrivals: list[Arrival], kills: list[float]) -> list[int]:
 @pytest.mark.parametrize(
     ("spider", "pages", "seen", "times"),
     [
-        ("support.spiders.Bulk", 50, "trie", 20), ("support.spiders.Ordinary", 20, "trie", 8),
-        ("support.spiders.Bulk", 20, "sieve", 8),
+        ("support.spiders.Bulk", 24, "trie", 10), ("support.spiders.Ordinary", 12, "trie", 5),
+        ("support.spiders.Bulk", 12, "sieve", 5),
     ],
 )  # fmt: skip
 def test_k22_nothing_is_lost_over_kills(

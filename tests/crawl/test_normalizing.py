@@ -292,6 +292,7 @@ def test_redirects_make_twins(crawl: Crawl, tmp_path: Path) -> None:
     merged = [f"{https}/x", f"{http}:81/x", "http://c.test/x"]
     assert _followed(crawl, "http://b.test/1", *hrefs) == merged
     stats = crawl.crawler.stats
+    crawl.publish_counts()
     assert stats.get_value("suite/twins/forms") == 1
     assert stats.get_value("suite/links/respelled") == 1
     # What was queued before, and the server that wants http after all.

@@ -101,7 +101,8 @@ def test_a_line_as_long_as_it_can_be() -> None:
 
 def test_a_forged_line_stays_one_field() -> None:
     """A URL and a media type that try to end the line and begin another."""
-    forged = PAGE._replace(url="http://a.test/\n" + format_line(*PAGE).decode(), type="a/b c\r\nd -")
+    url = "http://a.test/\n" + format_line(*PAGE).decode()
+    forged = PAGE._replace(url=url, type="a/b c\r\nd -")
     fields = format_line(*forged).split(b" ")
     assert len(fields) == 11
     assert fields[4].startswith(b"http://a.test/%0A2026-11-21T19:03:59.123Z%20200%20")

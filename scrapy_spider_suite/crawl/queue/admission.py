@@ -128,6 +128,8 @@ class StoredPageLinks:
         self.demand = PageDemand(self.waiting, frontier.residents.records.left)
 
     def concluded(self, lease: Lease, event: Event) -> None:
+        if lease.stored is None and self.counting is None and not self.waiting.count:
+            return
         place = b""
         if lease.stored is not None:
             with suppress(ValueError):  # it could not be written, and its host was given up

@@ -34,6 +34,7 @@ _PAGES = frozenset({
 """How visits end that have found a page."""
 # Plain integers: operators of flags are Python code.
 _DONT_FILTER, _VOLATILE = int(Flag.DONT_FILTER), int(Flag.VOLATILE)
+_SPECULATIVE = int(Flag.SPECULATIVE)
 
 
 class RevisitPlanner:
@@ -215,15 +216,17 @@ class Commit:
             states.remove(entry, record)
             states.conclude(entry, record, event, lease.status, wall)
             states.fetched += state is State.DONE
-            frontier.traps.miner.concluded(entry, event)
+            if entry.flags & _SPECULATIVE:
+                frontier.traps.miner.concluded(entry, event)
             self.planner.concluded(lease, event, wall)
             frontier.stored_links.concluded(lease, event)
             frontier.traps.concluded(entry, event)
-            states.write_states(lease.states)
+            if lease.states:
+                states.write_states(lease.states)
             if wrong:
                 frontier.admission.schedule([self.guesses.other_scheme(entry)], now)
                 self.guesses.settle(entry)
-        if state is not State.PENDING:
-            self.release_holder(entry, now)
+            if entry.holder is not None:
+                self.release_holder(entry, now)
         for listener in self.listeners:
             listener(lease, event)

@@ -46,13 +46,13 @@ class BlockedUrlCheck:
         self._policy = frontier.policy
         # For each host of a blocked prefix: from which sequence number on all URLs that were put
         # last have been examined under this revision.
-        self._passes: dict[str, int] = {}
+        self.passes: dict[str, int] = {}
         self._revision = -1
 
     def check(self, visit: Visit, now: float) -> bool:
         if self._revision != self._policy.revision:
             self._revision = self._policy.revision
-            self._passes.clear()
+            self.passes.clear()
         if not self._policy.blocks:
             return True
         wall = self._frontier.wall(now)
@@ -66,7 +66,7 @@ class BlockedUrlCheck:
             return True
         all_excluded, residents = None, self._frontier.residents
         for entry, exclusion in excluded:
-            since = self._passes.setdefault(entry.host, self._frontier.counters.sequence)
+            since = self.passes.setdefault(entry.host, self._frontier.counters.sequence)
             if entry.key.startswith(LAST) and sequence_of(entry.key) > since:
                 heappush(visit.host.front, (entry.key, entry))
                 all_excluded = exclusion
@@ -100,7 +100,7 @@ class BudgetCheck:
         host, frontier, policy = visit.host, self._frontier, self._policy
         limited = (
             policy.host_max_pages or policy.domain_max_pages or policy.domain_max_hosts
-            or policy.overrides
+            or policy.overrides.lines
         )  # fmt: skip
         if not limited and not host.record.dead and (
             not host.connect_to or host.resolved_until > now
@@ -178,7 +178,7 @@ class ForeignUrlCheck:
     def __init__(self, residents: Residents) -> None:
         self._workbench = residents.workbench
         self._residents = residents
-        self._is_foreign: IsForeign | None = None
+        self.is_foreign: IsForeign | None = None
         self._by_host = True
         self._hosts: set[str] = set()
         self._entries: dict[str, dict[bytes, Entry]] = {}
@@ -190,7 +190,7 @@ class ForeignUrlCheck:
 
         What is free by now is released in portions by `step`, while this is `busy`.
         """
-        self._is_foreign, self._by_host = is_foreign, by_host
+        self.is_foreign, self._by_host = is_foreign, by_host
         self._residents.hold_back(is_foreign if by_host else None)
         self._steps = self._release_free()
         self.step()
@@ -204,7 +204,7 @@ class ForeignUrlCheck:
             self._steps = None
 
     def _release_free(self) -> Iterator[None]:
-        hosts, foreign = self._workbench.hosts, self._is_foreign if self._by_host else None
+        hosts, foreign = self._workbench.hosts, self.is_foreign if self._by_host else None
         for key in list(self._hosts):
             host = hosts.get(key)
             if host is None or foreign is None or not foreign(key, ""):
@@ -225,10 +225,10 @@ class ForeignUrlCheck:
         return bool(self._hosts or self._entries)
 
     def check(self, visit: Visit, now: float) -> bool:
-        if self._is_foreign is None:
+        if self.is_foreign is None:
             return True
         if self._by_host:
-            return not self._is_foreign(visit.host.key, "") or self._hold_host(visit)
+            return not self.is_foreign(visit.host.key, "") or self._hold_host(visit)
         held = [
             entry for entry in visit.entries if not entry.volatile and self.holds_back(entry)
         ]  # fmt: skip
@@ -252,7 +252,7 @@ class ForeignUrlCheck:
         return False
 
     def holds_back(self, entry: Entry) -> bool:
-        foreign = self._is_foreign
+        foreign = self.is_foreign
         return foreign is not None and foreign(entry.host, entry.url)
 
     def counts_as_leased(self, entry: Entry) -> bool:
@@ -414,9 +414,7 @@ class Leases:
     """Leases the URLs of visits that pass all checks.
 
     Attributes:
-        checks: what a visit passes, in this order. Each removes from the visit what may not go
-            out, and returns False if nothing is left and the visit is over.
-        foreign: what another agent holds.
+        foreign: what another agent holds; *blocked*: what lies below blocked prefixes.
         out: how many URLs are leased.
         permits: visits that wait for leave, where hosts and addresses are shared.
     """
@@ -426,11 +424,10 @@ class Leases:
         self.foreign = ForeignUrlCheck(frontier.residents)
         self.permits = VisitPermits(frontier.workbench)
         self._budget = BudgetCheck(frontier)
-        self.checks: list[Callable[[Visit, float], bool]] = [
-            self.foreign.check, frontier.policy_update.check, self._budget.check,
-            BlockedUrlCheck(frontier).check, TrapCheck(frontier).check, self.permits.check,
-        ]  # fmt: skip
+        self.blocked = BlockedUrlCheck(frontier)
+        self._traps = TrapCheck(frontier)
         self._frontier = frontier
+        self._policy = frontier.policy
         self._fronts = frontier.residents.fronts
         self._domains = frontier.states.domains
 
@@ -452,19 +449,29 @@ class Leases:
 
     def acquire(self, now: float) -> list[Lease]:
         """Lease the URLs of the next visit, or none before its time."""
-        if self.full:
+        if self._policy.job_max_pages and self.full:
             return []
         for _ in range(_REFUSALS):
             visit = self.permits.acquire(now)
             if visit is None:
                 break
-            for check in self.checks:
-                if not check(visit, now):
-                    self.permits.cancel(visit)
-                    break  # it has been dealt with
-            else:
+            if self._check(visit, now):
                 return self._lease_all(visit)
+            self.permits.cancel(visit)
         return []
+
+    def _check(self, visit: Visit, now: float) -> bool:
+        # Each check that is on removes from the visit what may not go out; false: nothing is left,
+        # and the visit is over.
+        foreign, policy = self.foreign, self._policy
+        return (
+            (foreign.is_foreign is None or foreign.check(visit, now))
+            and self._frontier.policy_update.check(visit, now)
+            and self._budget.check(visit, now)
+            and (not (policy.blocks or self.blocked.passes) or self.blocked.check(visit, now))
+            and self._traps.check(visit, now)
+            and (self.permits.source is None or self.permits.check(visit, now))
+        )
 
     def _lease_all(self, visit: Visit) -> list[Lease]:
         host, residents = visit.host, self._frontier.residents
@@ -473,7 +480,9 @@ class Leases:
         host.held = residents.window is not None
         if host.more and not host.front and host.free():
             self._refill(host)
-        self._frontier.stored_links.demand.host_shrank(host.key)
+        stored = self._frontier.stored_links
+        if stored.waiting.count:
+            stored.demand.host_shrank(host.key)
         return leases
 
     def lease_unvisited(self, key: str) -> Lease | None:

@@ -262,7 +262,7 @@ class UrlMiner:
 
     def concluded(self, entry: Entry, event: Event) -> None:
         told = _TOLD.get(event)
-        if told is None or not entry.flags & _SPECULATIVE:
+        if told is None:
             return
         self.found["hits" if told < 0 else "misses"] += 1
         stats = self._stats.learn(entry.host)

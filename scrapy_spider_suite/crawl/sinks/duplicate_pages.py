@@ -59,7 +59,8 @@ class DuplicatePages:
                 raise SettingsError("SUITE_COMPARE_PAGES = 'near' needs rensa: pip install "
                                     "'scrapy-spider-suite[near]'") from error  # fmt: skip
             self._near = NearIndex(settings.near_memory, rows=rows)
-        crawl.frontier.commit.listeners.append(self._told)
+        if kinds:
+            crawl.frontier.commit.listeners.append(self._told)
 
     # In
 

@@ -13,6 +13,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.overrides import Rule
 from scrapy_spider_suite.frontier.policy import Block, Policy
 from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.frontier.workbench import Visit
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.host_patterns import HostPattern
@@ -124,11 +125,11 @@ def test_nothing_is_kept_of_a_block_that_was_lifted(store: Store) -> None:
     schedule(crawl, paths("a", 3))
     crawl.block(A)
     crawl.fetched(5)
-    blocked = crawl.frontier.leases.checks[3].__self__  # type: ignore[attr-defined]
-    assert list(blocked._passes) == ["h.test"]
+    blocked = crawl.frontier.leases.blocked
+    assert list(blocked.passes) == ["h.test"]
     crawl.unblock(A)
     crawl.fetched(5)
-    assert blocked._passes == {}
+    assert blocked.passes == {}
 
 
 def test_two_prefixes_one_of_which_is_lifted(store: Store) -> None:
@@ -149,13 +150,13 @@ def test_a_long_queue_is_put_aside_in_portions(store: Store) -> None:
     schedule(crawl, [*paths("a", 3_000), "/b/last"])
     crawl.block(A)
     looks: list[int] = []
-    check = crawl.frontier.leases.checks[3]
+    check = crawl.frontier.leases.blocked.check
 
-    def counted(*arguments: object) -> bool:
+    def counted(visit: Visit, now: float) -> bool:
         looks[-1] += 1
-        return check(*arguments)  # type: ignore[arg-type]
+        return check(visit, now)
 
-    crawl.frontier.leases.checks[3] = counted
+    crawl.frontier.leases.blocked.check = counted  # type: ignore[method-assign]
     acquire = crawl.frontier.leases.acquire
 
     def counting(now: float) -> list[object]:
