@@ -219,8 +219,7 @@ class LoopPlan:
         return False
 
     def _check_exclusion(self, lease: Lease, server: str) -> bool:
-        policy = self._crawl.frontier.policy
-        if policy.overrides.excludes or policy.blocks:
+        if self._crawl.frontier.policy.may_exclude:
             self._crawl.policy_file.refuse_excluded(lease.entry.host, lease.entry.url, server)
         return False
 

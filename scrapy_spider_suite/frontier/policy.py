@@ -195,6 +195,11 @@ class Policy:
 
     # Bars: those of a host and those of its address hold together
 
+    @property
+    def may_exclude(self) -> bool:
+        """Whether any rule, block or phase keeps hosts from being visited."""
+        return bool(self.overrides.excludes or self.blocks or self.phases is not None)
+
     def exclusion(self, host: str, address: str, wall: float) -> Exclusion | None:
         """Why *host*, at *address* ("": unknown), may not be visited at *wall*: what ends last."""
         overrides, blocks = self.overrides, self.blocks

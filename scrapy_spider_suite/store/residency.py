@@ -462,6 +462,8 @@ class PolicyUpdate:
         host, address = visit.host, visit.address
         revision = self._policy.revision
         behind = host.revision != revision or address.revision != revision
+        if not behind and not (self._policy.may_exclude or host.exclusion is not None):
+            return True
         if not behind and not self.is_excluded(host, now):
             return True
         self._workbench.cancel(visit)

@@ -90,7 +90,10 @@ def normalize(url: str, base: str | None = None) -> str | None:
     if base is None:
         easy = _EASY.fullmatch(url)
         if easy is not None and easy.lastindex == _ABSOLUTE and "/." not in url:
-            found = _checked(easy[_ABSOLUTE])
+            url = easy[_ABSOLUTE]
+            if len(url) <= _MAX_HOST and url.find("/", 8) > 0:
+                return url
+            found = _checked(url)
         else:
             found = parse_reference(url, None)
     else:
@@ -124,7 +127,9 @@ class LinkResolver:
         if kind == _ROOTED:
             return self._origin + easy[_ROOTED]
         if kind == _ABSOLUTE:
-            return _checked(easy[_ABSOLUTE])
+            url = easy[_ABSOLUTE]
+            short = len(url) <= _MAX_HOST and url.find("/", 8) > 0
+            return url if short else _checked(url)
         if kind == _RELATIVE:
             return self._folder + easy[_RELATIVE]
         return self.base
@@ -224,6 +229,6 @@ def split_url(url: str) -> tuple[str, str, int | None, str]:
 def host_of(url: str) -> str:
     """The host of a normal *url*: lower case, no port, IPv6 literals in their brackets."""
     authority = url.split("/", 3)[2]
-    if ":" not in authority:
+    if ":" not in authority or authority.endswith("]"):
         return authority
-    return _host_and_port(authority)[0]
+    return authority.rpartition(":")[0]

@@ -57,18 +57,12 @@ _DOMAIN = b"."
 
 
 class DuplicateDomains:
-    """The duplicate domains of a job, in *kv*; false when empty."""
+    """The duplicate domains of a job, in *kv*. *domains*: each of them, to be read only."""
 
     def __init__(self, kv: KV) -> None:
         self._kv = kv
         self._suspects: dict[str, int] = {}
-        self._domains = dict.fromkeys(key[1:].decode() for key, _ in kv.items(_DOMAIN))
-
-    def __bool__(self) -> bool:
-        return bool(self._domains)
-
-    def __contains__(self, domain: str) -> bool:
-        return domain in self._domains
+        self.domains = dict.fromkeys(key[1:].decode() for key, _ in kv.items(_DOMAIN))
 
     def count_first_page(self, domain: str, limit: int, *, same: bool) -> None:
         """Count the first page of a host: the *same* as another's or not; *limit* same ones close
@@ -82,17 +76,17 @@ class DuplicateDomains:
         if len(self._suspects) >= _SUSPECTS:
             self._suspects.clear()
         self._suspects[domain] = count
-        if count >= limit and domain not in self._domains:
-            if len(self._domains) >= _DOMAINS_MAX:
-                self.forget(next(iter(self._domains)))
-            self._domains[domain] = None
+        if count >= limit and domain not in self.domains:
+            if len(self.domains) >= _DOMAINS_MAX:
+                self.forget(next(iter(self.domains)))
+            self.domains[domain] = None
             self._kv.put(_DOMAIN + domain.encode(), b"")
 
     def forget(self, domain: str) -> bool:
         self._suspects.pop(domain, None)
-        if domain not in self._domains:
+        if domain not in self.domains:
             return False
-        del self._domains[domain]
+        del self.domains[domain]
         self._kv.delete(_DOMAIN + domain.encode())
         return True
 
@@ -390,7 +384,7 @@ class Traps:
         return kept
 
     def _suspects(self, urls: list[str]) -> set[str]:
-        orders, domains = self._policy.traps.permuted, self._duplicate_domains
+        orders, domains = self._policy.traps.permuted, self._duplicate_domains.domains
         found: set[str] = set()
         origin, suspect = " ", False
         for url in urls:
@@ -420,9 +414,10 @@ class Traps:
         refusal = None
         if stats is not None and stats.closed:
             refusal = self._closed_by_stats(url, host, stats)
-        if refusal is None and self._duplicate_domains and self._policy.traps.hosts:
+        domains = self._duplicate_domains.domains
+        if refusal is None and domains and self._policy.traps.hosts:
             domain = registered_domain(host)
-            if domain in self._duplicate_domains:
+            if domain in domains:
                 record = self._store.record(host)
                 new = record is None or not record.attempts
                 refusal = TrapRefusal(Trap.HOSTS, domain) if new else None

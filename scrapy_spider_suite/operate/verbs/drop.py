@@ -180,7 +180,7 @@ class HostDrop:
             "what pipelines and feeds have written": True,
             "the address's clock, which other hosts share": not below,
             "that its registered domain has hosts without end (SUITE_TRAPS: hosts)":
-                registered_domain(self._host) in DuplicateDomains(store.kv(GROUNDS)),
+                registered_domain(self._host) in DuplicateDomains(store.kv(GROUNDS)).domains,
             "referrers of URLs of other hosts that are pending or failed": True,
             "the log of the archive (suite/seen/fresh-*), until its rows have gone to a trie":
                 store.archive is not None and store.archive.urls.stats().log > 0,
