@@ -259,7 +259,7 @@ def test_arguments_on_any_markup(body: str, arguments: dict[str, Any]) -> None:
     check(page(body), **arguments)
 
 
-@pytest.mark.parametrize("arguments", ARGUMENTS, ids=str)
+@pytest.mark.parametrize("arguments", ARGUMENTS, ids=lambda given: ",".join(given) or "none")
 def test_arguments(arguments: dict[str, Any]) -> None:
     body = """<p><a href="t1">x</a> <a href="/x/t2.html" class="t3">y</a><a href="t1">again</a></p>
     <div><area href=" t5.PDF " rel=nofollow><a href="//q.a.example/t6">x</a><link href=l></div>
