@@ -158,7 +158,7 @@ def known(folder: Path, pages: int, seen: str, field: str) -> int:
 @pytest.mark.slow
 def test_the_trie_compresses_what_such_pages_link_to(tmp_path: Path) -> None:
     """All of it, as without a policy."""
-    assert known(tmp_path, 1_200, "trie", "in_trie") == 1_200
+    assert known(tmp_path, 4_200, "trie", "in_trie") == 4_200
 
 
 def test_the_sieve_keeps_no_rows_of_what_such_pages_link_to(tmp_path: Path) -> None:
