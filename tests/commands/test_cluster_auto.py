@@ -32,6 +32,7 @@ from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 LATE = 100.0
 """Seconds that anything may take on a busy machine."""
+SLOWLY = ("-s", "SUITE_HOST_DELAY=3")
 _SERVERLESS = {"PATH": "/nowhere"}
 
 
@@ -99,8 +100,8 @@ class Shell:
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[FakeWebProcess]:
-    """A web that takes a crawl most of a minute."""
-    config = FakeWebConfig(hosts=20, pages=100, seed=3, log=tmp_path / "arrivals")
+    """A web that takes a crawl 20 seconds, and minutes by the delay of `SLOWLY`."""
+    config = FakeWebConfig(hosts=20, pages=40, seed=3, log=tmp_path / "arrivals")
     with FakeWebProcess(config) as web:
         yield web
 
@@ -138,7 +139,7 @@ def repeated(web: FakeWebProcess, kills: list[float]) -> list[str]:
 @pytest.mark.slow
 def test_two_agents_are_one_crawl(shell: Shell, web: FakeWebProcess) -> None:
     """Started, looked at, stopped, looked at, continued; nobody else can speak to its Redis."""
-    with shell.up() as up:
+    with shell.up(*SLOWLY) as up:
         names = [row["agent"] for row in shell.wait_until_crawling()]
         assert stat.S_IMODE(shell.socket.stat().st_mode) == 0o600
         assert stat.S_IMODE(shell.socket.parent.stat().st_mode) == 0o700
@@ -181,7 +182,7 @@ def test_whoever_is_killed(shell: Shell, web: FakeWebProcess) -> None:
         os.kill(process, signal.SIGKILL)
         kills.append(time.time())
 
-    with shell.up("--every", "1") as up:
+    with shell.up("--every", "1", *SLOWLY) as up:
         agents = [row["pid"] for row in shell.wait_until_crawling()]
         kill(agents[0])
         until(lambda: agents[0] not in [row["pid"] for row in shell.wait_until_crawling()], LATE)

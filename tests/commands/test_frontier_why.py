@@ -236,7 +236,7 @@ def test_the_normal_form(made: Made, why: Why) -> None:
 
 def test_the_queue_and_the_clock(made: Made, why: Why) -> None:
     """How many come before it, when its host's turn is, and by which rule."""
-    made.behind.policy.update(host=Pace(0.0))
+    made.behind.policy.update(host=Pace(0.0), back_off=BackOff(900.0, 3_600.0, dead_after=9))
     made.end("http://a.test/0", Event.UNAVAILABLE, 503)
     for number in range(1, 4):
         made.find(f"http://a.test/{number}")
