@@ -21,7 +21,7 @@ from typing import Any
 from peers import BROAD_SCRAPY, SUITE, measure
 
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
-from scrapy_spider_suite.testing.loopback import address_text
+from scrapy_spider_suite.testing.fake_web import address_text
 
 NO_DELAYS = {"SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0, "SUITE_IP_CONCURRENCY": 0}
 

@@ -35,7 +35,7 @@ from scrapy_spider_suite.fetch.fetch_log import (
     format_line,
 )
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
-from scrapy_spider_suite.testing.loopback import address_text
+from scrapy_spider_suite.testing.fake_web import address_text
 
 POLITENESS_OFF = {
     "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0, "SUITE_IP_CONCURRENCY": 0, "SUITE_RETRY_TIMES": 0,

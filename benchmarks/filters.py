@@ -16,8 +16,9 @@ import time
 from itertools import islice
 from pathlib import Path
 
-from scrapy_spider_suite.urls.filters import Filter, LinkFacts, Stage
+from scrapy_spider_suite.urls.filters import LinkFacts, Stage
 from scrapy_spider_suite.urls.filters.atoms import BODY_MAX, STEPS_MAX, body_regex
+from scrapy_spider_suite.urls.filters.language import Filter
 from scrapy_spider_suite.urls.normalize import normalize
 
 FILTERS = (

@@ -34,7 +34,9 @@ from scrapy_spider_suite.seen import FingerprintCache, TrieStore
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import PENDING
 from scrapy_spider_suite.urls.extract import PageContext, PageLinks, extract
-from scrapy_spider_suite.urls.filters import Filter, LinkFacts, Stage
+from scrapy_spider_suite.urls.filters import LinkFacts, Stage
+from scrapy_spider_suite.urls.filters.language import Filter
+from scrapy_spider_suite.urls.hosts import Scope
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.normalizer import (
     OPTION_WORDS,
@@ -43,7 +45,6 @@ from scrapy_spider_suite.urls.normalizer import (
     SpellingOptions,
     SpellingRules,
 )
-from scrapy_spider_suite.urls.scope import Scope
 
 TYPE = "text/html; charset=utf-8"
 FILTER = "URLShorterThan(1000) and not PathEndsWithOneOf(.zip, .pdf) and not HostEquals(x.test)"

@@ -19,9 +19,8 @@ from itertools import cycle
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.overrides import Overrides
-from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.frontier.outcomes import Pace
+from scrapy_spider_suite.frontier.policy import Overrides, Policy
 from scrapy_spider_suite.runtime.event_loop import GcTuning
 from scrapy_spider_suite.store.interface import MemoryStore
 

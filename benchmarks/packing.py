@@ -61,7 +61,7 @@ class Clocks:
         crawler.signals.connect(self._closed, signals.spider_closed)
 
     def _watch(self) -> None:
-        from scrapy_spider_suite.crawl.queue.commit import Commit
+        from scrapy_spider_suite.crawl.queue.frontier import Commit
         from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
         from scrapy_spider_suite.packs import PackWriter
 

@@ -33,9 +33,8 @@ from threading import Thread
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.outcomes import Event, Pace
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER as ARCHIVE

@@ -80,7 +80,7 @@ def measure(
     web: Any, folder: Path, quick: int, limit: float, settings: dict[str, Any]
 ) -> str:
     """Crawl *web* in a process of its own."""
-    from scrapy_spider_suite.testing.loopback import address_text
+    from scrapy_spider_suite.testing.fake_web import address_text
 
     graph = web.web
     names = {graph.host_name(i): address_text(graph.address_index(i)) for i in range(len(graph))}

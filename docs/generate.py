@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Health, Retry, State
+from scrapy_spider_suite.frontier.outcomes import Event, Health, Retry, State
 from scrapy_spider_suite.profiles import LEAN
 from scrapy_spider_suite.settings.declarations import (
     Derived,
@@ -79,7 +79,8 @@ def outcomes() -> Iterator[str]:
     yield from _head(
         "Event", "Meaning", "The URL is", "Tried again by", "Effect on the host", "Stat"
     )
-    for event, outcome in OUTCOMES.items():
+    for event in Event:
+        outcome = event.outcome
         state = outcome.state.value
         if outcome.retry is Retry.STORE:
             state = f"{State.PENDING.value}, then {State.FAILED.value}"

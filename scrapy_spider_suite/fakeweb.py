@@ -15,7 +15,7 @@ from scrapy_spider_suite.runtime.refusal import refuse
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.testing.config import FakeWebConfig
-from scrapy_spider_suite.testing.fake_web_process import FakeWebProcess
+from scrapy_spider_suite.testing.fake_web import FakeWebProcess
 
 logger = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from scrapy_spider_suite.commands import cluster, fakeweb, frontier, packs
 from scrapy_spider_suite.commands.base import VerbCommand
 from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
 from scrapy_spider_suite.fetch.connections import ConnectionPool
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.operate.executors.call_executor import ListenerCounters
 from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.project import LIVE_SCRAPY_SETTINGS
@@ -217,7 +217,7 @@ def test_families_of_stats_are_documented_whole(family: str, names: set[str]) ->
 def test_reasons_and_events_are_those_of_the_code() -> None:
     """Every word in code style on the outcome page that looks like an event is one."""
     named = set(re.findall(r"^\| `(\w+)` \|", text_of(DOCS / "outcomes.md"), re.MULTILINE))
-    assert named == {event.value for event in OUTCOMES}
+    assert named == {event.value for event in Event}
 
 
 # Commands

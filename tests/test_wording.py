@@ -28,7 +28,6 @@ NO_PLURALS = {
     "works",
 }  # fmt: skip
 ALLOWED = {
-    "{extra + 1} addresses": "a web has name servers beside its own",
     "{len(names)} crawls": "with one there is nothing to choose",
     "{value!r} times": "1 is no error",
     "{size:,} instructions": "more than the limit",

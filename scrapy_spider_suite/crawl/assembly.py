@@ -10,7 +10,7 @@ from scrapy_spider_suite.crawl.gate import WireQueue
 from scrapy_spider_suite.crawl.links import SitemapLinks
 from scrapy_spider_suite.crawl.page_stages import PageStages
 from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
-from scrapy_spider_suite.crawl.redirects import LinkRedirects
+from scrapy_spider_suite.crawl.requests import LinkRedirects
 from scrapy_spider_suite.crawl.revisits import Revisits
 from scrapy_spider_suite.crawl.sinks.duplicate_pages import DuplicatePages
 from scrapy_spider_suite.crawl.visits import Visits
@@ -27,10 +27,7 @@ _opened: WeakKeyDictionary[Crawl, CrawlParts] = WeakKeyDictionary()
 
 
 class CrawlParts:
-    """The parts of one crawl. Raises the `SuiteError`s.
-
-    The suite's scheduler makes `preparation`, `deferred_links` and the sinks.
-    """
+    """The parts of one crawl. The suite's scheduler makes preparation, deferred links, sinks."""
 
     preparation: HostPreparation
     deferred_links: DeferredLinks
@@ -50,11 +47,7 @@ class CrawlParts:
 
 
 def open_crawl(crawler: Crawler) -> CrawlParts:
-    """The parts of *crawler*'s crawl, made at the first call.
-
-    The scheduler and the gate work without each other: the first one that calls makes the parts.
-    Raises the `SuiteError`s.
-    """
+    """The parts, made by scheduler or gate, whichever calls first. Raises the `SuiteError`s."""
     crawl = get_crawl(crawler)
     parts = _opened.get(crawl)
     if parts is None:

@@ -15,14 +15,7 @@ from weakref import WeakKeyDictionary
 
 from scrapy import Request, signals
 
-from scrapy_spider_suite.crawl.crawl_policy import (
-    TWINS_TABLE,
-    get_policy_file,
-    make_normalizer,
-    make_order,
-    make_window,
-)
-from scrapy_spider_suite.crawl.filters import get_filters
+from scrapy_spider_suite.crawl import crawl_policy
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.requests import Translator
@@ -32,6 +25,7 @@ from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.fetch.resolver import suite_resolver
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Health
+from scrapy_spider_suite.frontier.permits import PermitSource
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState
 from scrapy_spider_suite.runtime.files import TemporaryFolder
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
@@ -40,7 +34,6 @@ from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.job_directory import Job, close_job, job_of
 from scrapy_spider_suite.store.request_codec import RequestCodec
 from scrapy_spider_suite.store.rocks_store import RocksStore, open_seen
-from scrapy_spider_suite.urls.normalizer import Normalizer
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
@@ -49,8 +42,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_DISK_RETRY = 0.25
-"""Seconds between two attempts to write."""
+_DISK_RETRY = 0.25  # seconds between two attempts to write
 _HOST_BYTES = 6144
 """Memory of one resident host; a front of eight takes 5,200 (``benchmarks/frontier.py``)."""
 
@@ -59,155 +51,84 @@ STARTING: ContextVar[bool] = ContextVar("STARTING", default=False)
 
 
 class Gate(Protocol):
-    def wake(self, *keys: str) -> None:
-        """Let requests that wait for hosts or addresses with these *keys* look again.
-
-        Without keys: all of them.
-        """
-
+    def wake(self, *keys: str) -> None: ...
     def cut_short(self) -> None: ...
 
 
 class Engine(Protocol):
-    """The suite's scheduler: it stands for Scrapy's engine."""
-
     crawl: Crawl
 
     @property
     def closing(self) -> bool: ...
 
     @property
-    def starting(self) -> bool:
-        """Whether ``start()`` or a list of seeds has more to come."""
-
+    def starting(self) -> bool: ...
     @property
     def paused(self) -> bool: ...
     @property
     def pauses(self) -> list[str]: ...
     @property
     def under_way(self) -> Collection[object]: ...
-
     @property
-    def gate(self) -> Gate | None:
-        """None if the project has a downloader of its own."""
-
-    def pause(self, why: str) -> None:
-        """Send nothing until `unpause` was called for every reason *why*."""
-
+    def gate(self) -> Gate | None: ...
+    def pause(self, why: str) -> None: ...
     def unpause(self, why: str) -> None: ...
     def stop(self, reason: str) -> None: ...
-
-    def abandon(self) -> None:
-        """The crawl was refused while it was opened: `close` does nothing."""
-
+    def abandon(self) -> None: ...
     def wake(self) -> None: ...
-
-    def flush(self) -> None:
-        """Write all changes, or pause the crawl until that is possible."""
-
+    def flush(self) -> None: ...
     def flush_soon(self) -> None: ...
-
-    def pause_until_writable(self, why: str) -> None:
-        """Pause, since nothing can be written because of *why*, until writing works again."""
-
+    def pause_until_writable(self, why: str) -> None: ...
     def has_work(self) -> bool: ...
-
-    def hold_open(self) -> None:
-        """Let the crawl not close before `let_close`: fetches are under way beside the engine."""
-
+    def hold_open(self) -> None: ...
     def let_close(self) -> None: ...
     def wake_engine(self) -> None: ...
-
-    def settle(self, lease: Lease) -> None:
-        """Nothing more will come of *lease*: store and commit it."""
-
-    def enqueue_entry(self, entry: Entry, lease: Lease | None) -> bool:
-        """Make *entry*, which came from the page of *lease*, pending; False: a duplicate."""
+    def settle(self, lease: Lease) -> None: ...
+    def enqueue_entry(self, entry: Entry, lease: Lease | None) -> bool: ...
 
 
-class RateGate(Protocol):
-    """Permission for fetches on hosts and addresses that several processes share."""
-
-    @property
-    def away(self) -> bool:
-        """Whether nobody can give permission for now."""
-
-    def pause(self, host: HostState, address: AddressState) -> float:
-        """Seconds until a fetch may begin; 0.0: now."""
-
-    def drop(self, host: HostState, address: AddressState) -> None: ...
-
-    def begin(self, host: HostState, address: AddressState) -> Any:
-        """A fetch begins; returns the argument of `end`."""
-
+class RateGate(PermitSource, Protocol):
+    def begin(self, host: HostState, address: AddressState) -> Any: ...
     def end(self, taken: Any, host: HostState, address: AddressState) -> None: ...
-
     @property
-    def longest(self) -> float:
-        """Seconds after which the permission for a fetch runs out."""
-
-    async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T:
-        """Await *transfer*; cut it off when its permission runs out."""
-
+    def longest(self) -> float: ...
+    async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T: ...
     def heard(self, host: HostState, health: Health) -> None: ...
     def publish(self) -> None: ...
 
 
 class ClusterMember(Protocol):
-    """This process as one agent of several.
-
-    Attributes:
-        only_waiting: nothing is left here but hosts that wait longer than SUITE_MAX_WAIT.
-    """
-
-    only_waiting: bool
+    only_waiting: bool  # for longer than SUITE_MAX_WAIT
 
     @property
     def crawl_name(self) -> str: ...
-
     def drain(self) -> None: ...
     @property
     def ended(self) -> bool: ...
     def may_fetch(self) -> bool: ...
     def outbox_has_room(self) -> bool: ...
-
-    def refuse_fetch(self, host: str, url: str, lease: Lease | None, delay: float) -> None:
-        """Raise `HostExcluded` if this agent may not send a request for *url* now."""
-
-    def over(self, reason: str) -> None:
-        """End this agent for *reason*; "": the whole crawl is over."""
-
+    def refuse_fetch(self, host: str, url: str, lease: Lease | None, delay: float) -> None: ...
+    def over(self, reason: str) -> None: ...
     def publish(self) -> None: ...
 
 
 class ReadCounter(Protocol):
     def read(self, lease: Lease, page: Exchange, links: Sequence[str]) -> None: ...
-
-    def recall(self, lease: Lease, page: Exchange, size: int, *, again: bool) -> None:
-        """Count *page*, of *size* bytes, which was stored and is read now."""
+    def recall(self, lease: Lease, page: Exchange, size: int, *, again: bool) -> None: ...
 
 
 class OutsideFetches:
-    def __init__(self) -> None:
-        self.count = self.waiting = 0
+    count = waiting = 0
 
 
 class SeedSources:
-    """Where seeds come from.
-
-    Attributes:
-        start: the task that reads the spider's ``start()`` at present.
-        start_waits: ``start()`` asked for more room, and was told to wait.
-        volatile: ``start()`` yielded a request that cannot be stored.
-        unread: lists of seeds that are to be read again.
-        awaited: other processes may push seeds.
-        pushed: the request that is made at this moment was pushed by another process.
-    """
-
     def __init__(self) -> None:
-        self.start: asyncio.Task[object] | None = None
-        self.start_waits = self.volatile = self.awaited = self.pushed = False
-        self.unread: set[str] = set()
+        self.start: asyncio.Task[object] | None = None  # reads the spider's ``start()``
+        self.start_waits = False  # ``start()`` asked for more room, and was told to wait
+        self.volatile = False  # ``start()`` yielded a request that cannot be stored
+        self.awaited = False  # other processes may push seeds
+        self.pushed = False  # the request made at this moment was pushed by another process
+        self.unread: set[str] = set()  # lists of seeds that are to be read again
 
 
 _crawls: WeakKeyDictionary[Crawler, Crawl] = WeakKeyDictionary()
@@ -226,30 +147,13 @@ def has_crawl(crawler: Crawler) -> bool:
     return crawler in _crawls
 
 
-def get_normalizer(crawler: Crawler | None) -> Normalizer:
-    """The normaliser of *crawler*'s crawl; the plain one without a crawl."""
-    crawl = None if crawler is None else _crawls.get(crawler)
-    return Normalizer() if crawl is None else crawl.normalizer
-
-
 def follows_links(crawler: Crawler) -> bool:
     """Whether links are followed in bulk: their pages have no callback of their own."""
     return suite_settings(crawler).follow or getattr(crawler.spidercls, "suite_follow", False)
 
 
 class Crawl:
-    """The frontier of one crawl, and the leases that are out.
-
-    Attributes:
-        leases: of the requests that are under way.
-        engine: None with a scheduler that is not the suite's.
-        counts: numbers for the stats, by name, of what comes with each page.
-        path: whether rows take the fetch loop, and if not, why.
-        flying: fetches of the fetch loop that have a place of CONCURRENT_REQUESTS.
-        agent: None where one process crawls alone.
-        rates: None where no other process fetches from the same hosts.
-        robots: None where robots.txt is not asked for.
-    """
+    """The frontier of one crawl, and the leases that are out."""
 
     now = staticmethod(time.monotonic)
     """The clock of the crawl."""
@@ -258,31 +162,33 @@ class Crawl:
         self.crawler = crawler
         self.settings: SuiteSettings = suite_settings(crawler)
         self.resolver = suite_resolver(crawler)
-        self.policy_file = get_policy_file(crawler)
-        self.filters = get_filters(crawler)
+        self.policy_file = crawl_policy.get_policy_file(crawler)
+        self.filters = crawl_policy.get_filters(crawler)
         domains = getattr(crawler.spider, "allowed_domains", None)
         if isinstance(domains, Iterator):  # as in scrapy-redis's examples: it is read only once
             domains = list(domains)
             vars(crawler.spider)["allowed_domains"] = domains
         self.filters.use_scope(domains)
-        self.leases: dict[Request, Lease] = {}
-        self.engine: Engine | None = None
-        self.agent: ClusterMember | None = None
-        self.rates: RateGate | None = None
-        self.robots: RobotsService | None = None
+        self.leases: dict[Request, Lease] = {}  # of the requests that are under way
+        self.engine: Engine | None = None  # None with a scheduler that is not the suite's
+        self.agent: ClusterMember | None = None  # None where one process crawls alone
+        self.rates: RateGate | None = None  # None where nobody else fetches from the hosts
+        self.robots: RobotsService | None = None  # None where robots.txt is not asked for
         self.counter: ReadCounter | None = None
         self.outside = OutsideFetches()
-        self.flying = 0
-        self.path = ""
+        self.flying = 0  # fetches of the loop that have a place of CONCURRENT_REQUESTS
+        self.path = ""  # whether rows take the fetch loop, and if not, why
         self.seeds = SeedSources()
         self.stopping = False
-        self.counts: defaultdict[str, int] = defaultdict(int)
+        self.counts: defaultdict[str, int] = defaultdict(int)  # for the stats, of each page
         self.closers: list[Callable[[str], None]] = []
         self._folder: TemporaryFolder | None = None
         self.job: Job | None = job_of(crawler)
         self.store = self._open_store()
-        twins = self.store.kv(TWINS_TABLE)
-        self.normalizer = make_normalizer(self.settings, twins, crawler.stats, domains)
+        twins = self.store.kv(crawl_policy.TWINS_TABLE)
+        self.normalizer = crawl_policy.make_normalizer(
+            self.settings, twins, domains, crawler.stats.inc_value
+        )
         codec = None
         if self.store.durable and crawler.spider is not None:
             modules = crawler.settings.getlist("SPIDER_MODULES")
@@ -306,8 +212,8 @@ class Crawl:
             counters=None if job is None or not job.resumed else Counters.load(self.store),
             unclean=job is not None and job.unclean,
             options=QueueOptions(
-                order=make_order(self.settings, self.crawler.stats),
-                window=make_window(self.settings, self.store),
+                order=crawl_policy.make_order(self.settings, self.crawler.stats),
+                window=crawl_policy.make_window(self.settings, self.store),
                 cache=self.settings.seen_cache if self.store.durable else 0,
                 sift=self.settings.seen_store == "sieve",
             ),
@@ -391,7 +297,6 @@ class Crawl:
 
 
 def revisits_pages(crawl: Crawl) -> bool:
-    """Whether pages will be due again."""
     return crawl.settings.revisit != "off" and len(crawl.frontier.commit.planner) > 0
 
 

@@ -1,7 +1,7 @@
-"""Policy, overrides file, order, window and normaliser of a crawl, made from its settings.
+"""What settings and files of an operator decide in a crawl: policy, filters, order, normaliser.
 
 An unusable file refuses the start. While the crawl runs it is logged once, and the rules before it
-stay in force.
+stay in force. A URL at which a filter fails, as an atom of a project may, is refused.
 """
 
 from __future__ import annotations
@@ -11,38 +11,38 @@ import logging
 import math
 import time
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, TextIO, TypeVar
 from weakref import WeakKeyDictionary
 
 from scrapy.crawler import Crawler
+from scrapy.http import TextResponse
 from scrapy.statscollectors import StatsCollector
 from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.analysis.ranks import ScoreTable
-from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.exceptions import HostExcluded
-from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Entry, Order
-from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.overrides import Overrides
-from scrapy_spider_suite.frontier.policy import Phases, Policy
-from scrapy_spider_suite.frontier.politeness import BackOff, Pace
+from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.errors import FilterError, SettingsError
+from scrapy_spider_suite.exceptions import FilterRefused, HostExcluded
+from scrapy_spider_suite.fetch.exchange import Exchange
+from scrapy_spider_suite.frontier import entries
+from scrapy_spider_suite.frontier.outcomes import BackOff, Event, Pace
+from scrapy_spider_suite.frontier.policy import Overrides, Phases, Policy
 from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.store.interface import KV, Store
+from scrapy_spider_suite.urls import normalizer
+from scrapy_spider_suite.urls.filters import Fact, FilterInputs, FilterPage, LinkFacts, Stage
+from scrapy_spider_suite.urls.filters.language import Filter
+from scrapy_spider_suite.urls.host_patterns import Countries
+from scrapy_spider_suite.urls.hosts import Scope
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.urls.normalizer import (
-    Normalizer,
-    Plugin,
-    RewriterTable,
-    SpellingOptions,
-    SpellingRules,
-)
-from scrapy_spider_suite.urls.scope import Scope
 from scrapy_spider_suite.urls.traps import TrapLimits
 from scrapy_spider_suite.urls.twins import Twins
 
@@ -50,62 +50,35 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-TWINS_TABLE: Final = "twins"
-"""The family in which a job keeps the evidence of twins."""
-_TRIED: Final = 1_000
-"""Results of the project's normaliser that are handed to it once more, to see if they stay."""
+TWINS_TABLE: Final = "twins"  # the family in which a job keeps the evidence of twins
 
 
-class StatsCounter(Protocol):
-    def inc_value(self, key: str, count: int = 1) -> None: ...
+CountStat = Callable[[str], object]
 
 
-class NoStats:
-    def inc_value(self, key: str, count: int = 1) -> None:
-        ...
-
-
+@dataclass
 class GuardedNormalizer:
-    """Calls a project's normaliser *own*; its failures do not stop the crawl.
+    """Calls a project's normaliser; if it fails, the URL stays as it was."""
 
-    Its URLs are brought into plain normal form. If it raises, or returns no web address, the URL
-    stays as it was.
-
-    Stats: ``suite/normalizer/errors``, ``suite/normalizer/invalid``, ``suite/normalizer/dropped``,
-    ``suite/normalizer/unstable``.
-    """
-
-    def __init__(self, own: Plugin, name: str, stats: StatsCounter) -> None:
-        self._own = own
-        self._name = name
-        self._stats = stats
-        self._told: set[str] = set()
-        self._tried = 0
+    _own: normalizer.Plugin
+    _name: str
+    _count: CountStat
+    _told: set[str] = field(default_factory=set)
 
     def __call__(self, url: str) -> str | None:
         """The URL made of *url*; None drops it."""
-        found = self._ask(url)
-        if found is None:
-            self._stats.inc_value("suite/normalizer/dropped")
-        elif found != url and self._tried < _TRIED:
-            self._tried += 1
-            if self._ask(found) != found:
-                self._stats.inc_value("suite/normalizer/unstable")
-                self._warn("makes yet another URL of its own result", url)
-        return found
-
-    def _ask(self, url: str) -> str | None:
         try:
             found = self._own(url)
         except Exception:  # whatever a project's code does, the crawl goes on
-            self._stats.inc_value("suite/normalizer/errors")
+            self._count("suite/normalizer/errors")
             self._warn("raised", url, trace=True)
             return url
         if found is None:
+            self._count("suite/normalizer/dropped")
             return None
         normal = normalize(found) if isinstance(found, str) else None
         if normal is None:
-            self._stats.inc_value("suite/normalizer/invalid")
+            self._count("suite/normalizer/invalid")
             self._warn("returned no web address", url)
             return url
         return normal
@@ -120,49 +93,44 @@ class GuardedNormalizer:
 
 
 def make_normalizer(
-    settings: SuiteSettings, kv: KV | None, stats: StatsCounter,
-    domains: Collection[str] | None = None,
-) -> Normalizer:
-    """The normaliser for *settings*; the plain one outside of the broad profile.
-
-    *kv* holds the evidence of twins, *domains* are the spider's. Raises `SettingsError`.
-    """
+    settings: SuiteSettings, kv: KV | None, domains: Collection[str] | None = None,
+    count: CountStat = lambda stat: None,
+) -> normalizer.Normalizer:  # fmt: skip
+    """The normaliser for *settings*; *kv*: of twins. Raises `SettingsError`."""
     if settings.profile != "broad":
-        return Normalizer()
-    general = SpellingOptions.from_words(settings.normal_form, settings.drop_parameters)
+        return normalizer.Normalizer()
+    general = normalizer.SpellingOptions.from_words(settings.normal_form, settings.drop_parameters)
     plugin = None
     if settings.normalizer:
-        plugin = GuardedNormalizer(_load(settings.normalizer), settings.normalizer, stats)
-    rules = RewriterTable(general, SpellingRules(settings.url_rules))
+        own = _load("SUITE_NORMALIZER", settings.normalizer)
+        plugin = GuardedNormalizer(own, settings.normalizer, count)
+    rules = normalizer.RewriterTable(general, normalizer.SpellingRules(settings.url_rules))
     twins = Twins(kv) if settings.prefer_https and kv is not None else None
-    made = Normalizer(rules, plugin, twins)
+    made = normalizer.Normalizer(rules, plugin, twins)
     made.scope = Scope(domains) if domains else None
     return made
 
 
-def _load(path: str) -> Plugin:
+def _load(setting: str, path: str) -> Any:
     try:
         own = load_object(path)
-        if isinstance(own, type):
-            own = own()
+        own = own() if isinstance(own, type) else own
     except Exception as error:  # importing a project's module may raise anything
-        raise SettingsError(f"SUITE_NORMALIZER = {path!r}: {error}") from error
+        raise SettingsError(f"{setting} = {path!r}: {error}") from error
     if not callable(own):
-        raise SettingsError(f"SUITE_NORMALIZER = {path!r}: expected a callable, or a class of such")
-    found: Plugin = own
-    return found
+        raise SettingsError(f"{setting} = {path!r}: expected a callable, or a class of such")
+    return own
 
 
 ScoreOfUrl = Callable[[str, int, str], float]
 
 
-def make_order(settings: SuiteSettings, stats: StatsCollector) -> Order:
-    """The order of SUITE_ORDER. Raises `SettingsError` for an unusable SUITE_SCORE."""
+def make_order(settings: SuiteSettings, stats: StatsCollector) -> entries.Order:
     if settings.order == "bottom-up":
-        return BottomUp(alternating=settings.window == "leaf")
+        return entries.BottomUp(alternating=settings.window == "leaf")
     if settings.order == "best-first":
-        return BestFirst(UserScore(_load_score(settings.score), stats))
-    return BREADTH_FIRST
+        return entries.BestFirst(UserScore(_load_score(settings.score), stats))
+    return entries.BREADTH_FIRST
 
 
 def make_window(settings: SuiteSettings, store: Store) -> Window | None:
@@ -173,17 +141,14 @@ def make_window(settings: SuiteSettings, store: Store) -> Window | None:
     return Window.from_settings(settings.window, settings.window_size)
 
 
+@dataclass
 class UserScore:
-    """Calls the project's score function; counts its failures, whose score is 0.0.
+    """Calls the project's score function; a score that fails is 0.0."""
 
-    Stats: ``suite/order/bad_scores``.
-    """
+    _score: ScoreOfUrl
+    _stats: StatsCollector
 
-    def __init__(self, score: ScoreOfUrl, stats: StatsCollector) -> None:
-        self._score = score
-        self._stats = stats
-
-    def __call__(self, entry: Entry) -> float:
+    def __call__(self, entry: entries.Entry) -> float:
         try:
             return float(self._score(entry.url, entry.depth, entry.referrer))
         except Exception:  # the project's code, which may raise anything: no URL is lost for it
@@ -197,24 +162,17 @@ class UserScore:
 
 
 def _load_score(score: str | Path) -> ScoreOfUrl:
-    if isinstance(score, Path):
-        try:
-            return ScoreTable.read(score).of_link
-        except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
-            why = f"SUITE_SCORE = {str(score)!r} cannot be read: {error}"
-            raise SettingsError(why) from None
+    if not isinstance(score, Path):
+        found: ScoreOfUrl = _load("SUITE_SCORE", score)
+        return found
     try:
-        found: ScoreOfUrl = load_object(score)
-    except (ImportError, NameError) as error:
-        raise SettingsError(f"SUITE_SCORE = {score!r} cannot be imported: {error}") from None
-    if not callable(found):
-        raise SettingsError.of("SUITE_SCORE", score, "the import path of a function")
-    return found
+        return ScoreTable.read(score).of_link
+    except (OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+        raise SettingsError(f"SUITE_SCORE = {str(score)!r} cannot be read: {error}") from None
 
 
 FileStamp = tuple[int, int, int]
-_REFUSED = 1.0
-"""Seconds; the first pause after a refused connection in the spider profile."""
+_REFUSED = 1.0  # seconds; the first pause after a refused connection in the spider profile
 _NEVER = 1 << 30
 _AWAY: FileStamp = (0, 0, 0)
 _NO_FILE: FileStamp = (0, 0, 1)
@@ -223,8 +181,7 @@ _NO_FILE: FileStamp = (0, 0, 1)
 class WatchedFile(Generic[T]):
     """A file that is read again when it has changed and was equal at two polls.
 
-    *read* runs in a thread: 100,000 rules take seconds; *use* gets its result. If it raises
-    `SettingsError`, that is logged: *kept* "in force". *stamp*: see `file_stamp`.
+    *read* runs in a thread, *use* gets its result; `SettingsError` is logged: *kept* "in force".
     """
 
     def __init__(
@@ -263,37 +220,31 @@ class WatchedFile(Generic[T]):
             self._reading = None
 
 
-_kept: WeakKeyDictionary[Crawler, PolicyFile] = WeakKeyDictionary()
+_policy_files: WeakKeyDictionary[Crawler, PolicyFile] = WeakKeyDictionary()
 
 
 def get_policy_file(crawler: Crawler) -> PolicyFile:
-    """The policy file of *crawler*, made at the first call. Raises `SettingsError`."""
-    found = _kept.get(crawler)
+    found = _policy_files.get(crawler)
     if found is None:
-        found = _kept[crawler] = PolicyFile(suite_settings(crawler))
+        found = _policy_files[crawler] = PolicyFile(suite_settings(crawler))
     return found
 
 
 class PolicyFile:
-    """The policy of a crawl; reads its overrides file again when that changes.
-
-    Attributes:
-        changed: is called after each change.
-        address_of: the address of a host; "" if it is unknown.
-    """
+    """The policy of a crawl; reads its overrides file again when that changes."""
 
     def __init__(self, settings: SuiteSettings) -> None:
         path = settings.overrides
         read = partial(read_overrides, path)
         self._file = WatchedFile(path, read, self._use, "the rules of before stay")
         self.policy = Policy(overrides=read(), **policy_fields(settings))
-        self.changed: Callable[[], None] = _do_nothing
-        self.address_of: Callable[[str], str] = _unknown_address
         self.poll = self._file.poll
+        self.stop()
 
     def stop(self) -> None:
         self._file.stop()
-        self.changed, self.address_of = _do_nothing, _unknown_address
+        self.changed: Callable[[], None] = lambda: None
+        self.address_of: Callable[[str], str] = lambda host: ""  # not known
 
     def _use(self, rules: Overrides) -> None:
         self.policy.update(overrides=rules)
@@ -316,10 +267,7 @@ class PolicyFile:
         return host, self.address_of(host)
 
     def refuse_excluded(self, host: str, url: str, address: str = "") -> None:
-        """Raise `HostExcluded` if *url* may not be asked for of *host*, at *address*, now.
-
-        *address* is "" while it is not known.
-        """
+        """Raise `HostExcluded` if *url* may not be asked for of *host*, at *address* or ""."""
         policy, wall = self.policy, time.time()
         exclusion = policy.exclusion(host, address, wall)
         if exclusion is None and policy.blocks:
@@ -330,17 +278,18 @@ class PolicyFile:
 
 def read_overrides(path: Path | None) -> Overrides:
     """The rules of a file. Raises `SettingsError`, which names file and line."""
-    if path is None:
-        return Overrides()
+    return Overrides() if path is None else _read_lines("SUITE_OVERRIDES", path, Overrides.parse)
+
+
+def _read_lines(name: str, path: Path, parse: Callable[[TextIO, str], T]) -> T:
     try:
         with path.open(encoding="utf-8-sig") as lines:
-            return Overrides.parse(lines, str(path))
+            return parse(lines, str(path))
     except (OSError, UnicodeDecodeError) as error:
-        raise SettingsError(f"SUITE_OVERRIDES: {path} cannot be read: {error}") from error
+        raise SettingsError(f"{name}: {path} cannot be read: {error}") from error
 
 
 def policy_fields(settings: SuiteSettings) -> dict[str, Any]:
-    """The fields of `Policy` by *settings*."""
     project = settings.project
     general = Pace(settings.host_delay, settings.host_concurrency, settings.requests_per_visit)
     return {
@@ -391,9 +340,223 @@ def file_stamp(path: Path | None) -> FileStamp:
     return found.st_mtime_ns, found.st_size, found.st_ino
 
 
-def _do_nothing() -> None:
-    pass
+FILTER_SETTINGS = {stage: f"{stage.value}_filter" for stage in Stage}
+"""The setting of each stage, by its name without the prefix."""
+_LONGEST = 400_000  # bytes of a file
+_EXEMPT = entries.Flag.START | entries.Flag.DONT_FILTER
+
+_filters: WeakKeyDictionary[Crawler, CrawlFilters] = WeakKeyDictionary()
 
 
-def _unknown_address(host: str) -> str:
-    return ""
+def get_filters(crawler: Crawler) -> CrawlFilters:
+    found = _filters.get(crawler)
+    if found is None:
+        found = _filters[crawler] = CrawlFilters(suite_settings(crawler), crawler.stats)
+    return found
+
+
+@dataclass(frozen=True)
+class FilterSet:
+    by_stage: Mapping[Stage, Filter] = field(default_factory=dict)
+    paths: Mapping[Stage, Path] = field(default_factory=dict)
+    stamps: Mapping[Stage, FileStamp] = field(default_factory=dict)
+    given: FilterInputs = field(default_factory=FilterInputs)
+
+    @classmethod
+    def read(cls, values: Mapping[Stage, str], given: FilterInputs) -> FilterSet:
+        """The filters of *values*: an expression or ``@`` and a file. Raises `SettingsError`."""
+        paths = {stage: Path(text[1:]) for stage, text in values.items() if text[:1] == "@"}
+        stamps = {stage: file_stamp(path) for stage, path in paths.items()}
+        filters = {stage: _read(stage, text, given) for stage, text in values.items() if text}
+        return cls(filters, paths, stamps, given)
+
+
+def read_filter_context(path: Path | None) -> FilterInputs:
+    """The countries for filters. Raises `SettingsError`, with file and line."""
+    if path is None:
+        return FilterInputs()
+    return FilterInputs(_read_lines("SUITE_COUNTRIES", path, Countries.parse).of)
+
+
+def _read(stage: Stage, value: str, given: FilterInputs) -> Filter:
+    name, place, text = setting_name(FILTER_SETTINGS[stage]), "", value
+    if value.startswith("@"):
+        place = f"{value[1:]}, "
+        try:
+            with Path(value[1:]).open("rb") as file:
+                data = file.read(_LONGEST + 1)
+            text = data.decode("utf-8-sig")
+        except (OSError, UnicodeDecodeError) as error:
+            raise SettingsError(f"{name}: {value[1:]} cannot be read: {error}") from error
+    try:
+        return Filter(text, stage, given)
+    except FilterError as error:
+        raise SettingsError(f"{name}: {place}{error}") from error
+
+
+class CrawlFilters:
+    """Asks the filters of a crawl, and counts what they refuse."""
+
+    def __init__(self, settings: SuiteSettings, stats: StatsCollector) -> None:
+        self._stats = stats
+        self._failed: set[Filter] = set()
+        self._files: list[WatchedFile[Filter]] = []
+        self._scope = Scope()
+        self._scoped = False
+        self.stages: Collection[Stage] = ()  # that have a filter
+        self.opens_scope = False
+        """Whether the schedule filter decides how far links may lead out of the scope."""
+        self.adopt(self.prepare(settings, anew=True))
+
+    def prepare(self, settings: SuiteSettings, *, anew: bool = False) -> FilterSet:
+        """The filters of *settings*; *anew* with their countries. Raises `SettingsError`."""
+        given = read_filter_context(settings.countries) if anew else self._set.given
+        texts = {stage: str(getattr(settings, name)) for stage, name in FILTER_SETTINGS.items()}
+        return FilterSet.read(texts, given)
+
+    def adopt(self, filters: FilterSet) -> None:
+        self.stop()
+        self._use(filters)
+        self._files = [self._watch(stage) for stage in filters.paths]
+
+    def _watch(self, stage: Stage) -> WatchedFile[Filter]:
+        path = self._set.paths[stage]
+
+        def use(found: Filter) -> None:
+            self._use(replace(self._set, by_stage={**self._set.by_stage, stage: found}))
+            logger.info("the %s filter of %s is in force", stage.value, path)
+
+        read = partial(_read, stage, f"@{path}", self._set.given)
+        return WatchedFile(
+            path, read, use, "the filter of before stays", stamp=self._set.stamps[stage]
+        )
+
+    def _use(self, filters: FilterSet) -> None:
+        self._set, self.stages = filters, filters.by_stage.keys()
+        schedule = filters.by_stage.get(Stage.SCHEDULE)
+        self.opens_scope = self._scoped and schedule is not None and schedule.needs(Fact.BEYOND)
+
+    def poll(self) -> None:
+        for file in self._files:
+            file.poll()
+
+    def stop(self) -> None:
+        for file in self._files:
+            file.stop()
+
+    def for_stage(self, stage: Stage) -> Filter | None:
+        return self._set.by_stage.get(stage)
+
+    def _wanted(self, stage: Stage, links: list[str], subject: LinkFacts) -> list[str]:
+        wants = self._set.by_stage[stage].wants
+        try:
+            kept = [url for url in links if wants(url, subject)]
+        except Exception:  # an atom of the project's own: link by link, then
+            return [url for url in links if self.wants(stage, url, subject)]
+        if len(kept) < len(links):
+            self._stats.inc_value(f"suite/filter/{stage.value}/refused", len(links) - len(kept))
+        return kept
+
+    def wants(self, stage: Stage, url: str, subject: LinkFacts) -> bool:
+        found = self.for_stage(stage)
+        if found is None:
+            return True
+        try:
+            wanted = found.wants(url, subject)
+        except Exception:  # an atom of the project's own
+            wanted = False
+            self._stats.inc_value(f"suite/filter/{stage.value}/errors")
+            if found not in self._failed:
+                self._failed.add(found)
+                logger.exception(
+                    "the %s filter failed at %s, which is not wanted then (further ones are only "
+                    "counted: suite/filter/%s/errors)", stage.value, url, stage.value,
+                )  # fmt: skip
+        if not wanted:
+            self._stats.inc_value(f"suite/filter/{stage.value}/refused")
+        return wanted
+
+    def use_scope(self, domains: Iterable[str] | None) -> None:
+        """Count hops outside of *domains*; without any, everything is inside."""
+        allowed = list(domains or ())
+        self._scoped, self._scope = bool(allowed), Scope(allowed)
+        self._use(self._set)
+
+    def beyond(self, url: str, before: int) -> int:
+        """How many links in a row have led outside at *url*, after *before* at its page."""
+        if not self._scoped or self._scope.refuses(url, host_of(url), 0) is None:
+            return 0
+        return before + 1
+
+    def out(self, entry: entries.Entry) -> int:
+        """Links in a row that led outside at the page of *entry*; 1 if that is fetched again."""
+        return entry.hops_outside or self.beyond(normalize(entry.url) or entry.url, 0)
+
+    def links_wanted(
+        self, stage: Stage, links: list[str], lease: Lease, page: Exchange | None = None
+    ) -> list[str]:
+        """The links of the page of *lease* that the filter of *stage*, which sees *page*, wants."""
+        if not links or stage not in self.stages:
+            return links
+        entry, seen = lease.entry, None if page is None else filtered_page(page)
+        via = normalize(entry.url) or ""
+        within = LinkFacts(via, entry.depth + 1, 0, "", seen)
+        if not self.opens_scope:
+            return self._wanted(stage, links, within)
+        without = LinkFacts(via, entry.depth + 1, self.out(entry) + 1, "", seen)
+        far = {url for url in links if self.beyond(url, 0)}
+        kept = {*self._wanted(stage, [url for url in links if url not in far], within)}
+        kept.update(self._wanted(stage, [url for url in links if url in far], without))
+        return [url for url in links if url in kept]
+
+    def admits(self, entry: entries.Entry, parent: Lease | None) -> bool:
+        """Whether *entry*, of the page of *parent*, may enter the queue; seeds always may."""
+        found = self.for_stage(Stage.SCHEDULE)
+        if found is None or entry.flags & _EXEMPT:
+            return True
+        url = normalize(entry.url)
+        if url is None:  # no web address
+            return True
+        via, before = "", 0
+        if parent is not None:
+            via = normalize(parent.entry.url) or ""
+            # A redirect leads no further than the link to it did.
+            before = self.out(parent.entry) - (parent.event is Event.REPLACED)
+        if found.needs(Fact.BEYOND):
+            entry.hops_outside = self.beyond(url, max(0, before))
+        return self.wants(Stage.SCHEDULE, url, LinkFacts(via, entry.depth, entry.hops_outside))
+
+    def refuse_fetch(self, requested: str, entry: entries.Entry, address: str) -> None:
+        """Raise `FilterRefused` if the fetch filter refuses the URL *requested*, at *address*."""
+        if Stage.FETCH not in self._set.by_stage:
+            return
+        url = normalize(requested) or requested
+        if not self.wants(Stage.FETCH, url, _subject(entry, address, None)):
+            name = setting_name(FILTER_SETTINGS[Stage.FETCH])
+            raise FilterRefused(f"{name} does not want {requested}")
+
+    def wants_page(self, stage: Stage, page: Exchange, entry: entries.Entry) -> bool:
+        if stage not in self._set.by_stage:
+            return True
+        url = normalize(page.url) or page.url
+        return self.wants(stage, url, _subject(entry, page.address, filtered_page(page)))
+
+
+def _subject(entry: entries.Entry, address: str, page: FilterPage | None) -> LinkFacts:
+    referrer = normalize(entry.referrer) or ""
+    return LinkFacts(referrer, entry.depth, entry.hops_outside, address, page)
+
+
+def filtered_page(page: Exchange) -> FilterPage:
+    def text() -> str:
+        response = page.response
+        return response.text if isinstance(response, TextResponse) else ""
+
+    return FilterPage(
+        page.status,
+        page.body,
+        page.field(b"Content-Type"),
+        b",".join(page.fields.get(b"Content-Language", ())).decode("latin-1"),
+        http=page.url.startswith(("http://", "https://")),
+        text_of=text if issubclass(page.response_class, TextResponse) else None,
+    )

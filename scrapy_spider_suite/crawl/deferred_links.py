@@ -38,7 +38,6 @@ _OF_LINKS: Final = frozenset({"content-language", "content-type", "link", "x-rob
 
 
 def is_recoverable(fetch: Capture, page: Exchange) -> bool:
-    """Whether the record of *fetch* can give *page* back."""
     if fetch.truncated or fetch.original is not None or fetch.url != page.url:
         return False
     if len(fetch.url) > URL_MAX:  # it is not packed
@@ -68,24 +67,16 @@ _NOTHING: Final = 60.0
 """A crawl in which nothing can be visited for so many seconds has nothing else to do."""
 _HURRY: Final = 0.1
 """Seconds between two groups of packs that are ended early, since the crawl waits for them."""
-_RETRY: Final = 5.0
-"""Seconds after which a folder that could not be read is tried again."""
-_TRIES: Final = 12
-"""Times in a row, of one page."""
-_WORK: Final = 0.005
-"""Seconds for which pages are read before anyone else has a turn again."""
-_BYTES: Final = 8 << 20
-"""Of pages that are taken out of packs at a time; one may be larger."""
+_RETRY: Final = 5.0  # seconds after which a folder that could not be read is tried again
+_TRIES: Final = 12  # times in a row, of one page
+_WORK: Final = 0.005  # seconds for which pages are read before anyone else has a turn again
+_BYTES: Final = 8 << 20  # of pages that are taken out of packs at a time; one may be larger
 _TOLD: Final = 10
 """Pages that are named in the log when their links are given up; more are only counted."""
 
 
 class DeferredLinks:
-    """Reads the links of stored pages when they are wanted; broad profile only.
-
-    Stats: ``suite/extract/read``, ``suite/extract/at_once``, ``suite/extract/lost``,
-    ``suite/extract/hook_errors``, ``suite/extract/waiting``.
-    """
+    """Reads the links of stored pages when they are wanted; broad profile only."""
 
     def __init__(self, parts: CrawlParts, engine: Engine) -> None:
         self._crawl = crawl = parts.crawl
@@ -272,10 +263,7 @@ class DeferredLinks:
 
 
 class FoundPage(NamedTuple):
-    """A page out of its pack, of *size* bytes there, or the error.
-
-    *answer* is None if it was not looked for, since other pages are large.
-    """
+    """A page of *size* bytes in its pack, or the error; None: not looked for, for its size."""
 
     page: UnreadPage
     stored: StoredPage

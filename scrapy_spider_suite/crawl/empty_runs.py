@@ -19,7 +19,7 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy_spider_suite.crawl.context import Crawl, follows_links
 from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
 from scrapy_spider_suite.crawl.requests import event_of_error, event_of_result
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, ExitCode, exit_code_for_reason
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
@@ -27,10 +27,8 @@ from scrapy_spider_suite.settings.project import is_crawl
 logger = logging.getLogger(__name__)
 
 RUN_FACTS: Final = "start"
-STARTED: Final = b"started"
-"""``start()`` ran to its end, and something came of it."""
-ANSWERED: Final = b"answered"
-"""A callback was given an answer that is no page by its status."""
+STARTED: Final = b"started"  # ``start()`` ran to its end, and something came of it
+ANSWERED: Final = b"answered"  # a callback was given an answer that is no page by its status
 
 
 def is_noted(crawl: Crawl, what: bytes) -> bool:
@@ -64,8 +62,6 @@ _WAYS_OUT: Mapping[Event, str] = {
 
 
 class EmptyRun:
-    """One run of a job, made before the run takes in anything."""
-
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
         self._before = self._concluded
@@ -86,10 +82,9 @@ class EmptyRun:
 
     @property
     def has_no_pages(self) -> bool:
-        """Whether the job has fetched no page, given a callback no answer, and made no item.
+        """Whether the job has fetched no page, given a callback no answer, made no item.
 
-        False for one of several agents, for a start() that queues nothing and downloads by itself,
-        and for one that made its items in an earlier run.
+        False for an agent, a start() that downloads by itself, items of an earlier run.
         """
         crawl, events = self._crawl, self._crawl.frontier.counters.events
         if crawl.agent is not None or not is_crawl(crawl.crawler):
@@ -155,7 +150,7 @@ def explain_no_page(events: Mapping[Event, int]) -> str:
     failures = _failures_of(events)
     if not failures:
         return ""
-    said = [f"{n:,} {e.value.replace('_', ' ')} ({OUTCOMES[e].meaning})" for e, n in failures]
+    said = [f"{n:,} {e.value.replace('_', ' ')} ({e.outcome.meaning})" for e, n in failures]
     ways = dict.fromkeys(_WAYS_OUT[event] for event, _ in failures if event in _WAYS_OUT)
     return "; ".join((", ".join(said), *ways))
 
@@ -186,10 +181,7 @@ class OtherSchedulerRun:
         crawl.crawler.signals.connect(self._idle, signals.spider_idle)
 
     def begin(self, request: Request) -> None:
-        """Trust the host of *request* if ``start()`` has yielded it.
-
-        Redirects and requests of callbacks may have copied its meta: they do not count.
-        """
+        """Trust the host of *request* if ``start()`` has yielded it, not a copy of its meta."""
         if request.meta.get("is_start_request") and _BEGUN not in request.meta:
             request.meta[_BEGUN] = True
             self._trusted.add_start(request)

@@ -26,7 +26,7 @@ from scrapy_spider_suite.fetch.exchange import TRUNCATED, Exchange, pop_exchange
 from scrapy_spider_suite.fetch.http_messages import ADDRESS, MEDIA_TYPES, TRUNCATE
 from scrapy_spider_suite.fetch.resolver import suite_resolver
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.politeness import BandwidthLimit
+from scrapy_spider_suite.frontier.outcomes import BandwidthLimit
 from scrapy_spider_suite.frontier.workbench import FOREVER, AddressState, HostState, Visit
 from scrapy_spider_suite.runtime.text import field_text
 

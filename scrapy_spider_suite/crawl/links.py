@@ -36,9 +36,8 @@ from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.extract import Edge, PageContext, PageLinks, extract, extract_edges
 from scrapy_spider_suite.urls.filters import Stage
-from scrapy_spider_suite.urls.hosts import registered_domain
+from scrapy_spider_suite.urls.hosts import OutOfScope, Scope, registered_domain
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.urls.scope import OutOfScope, Scope
 from scrapy_spider_suite.urls.sitemaps import BadSitemap, SitemapEntry, read_sitemap
 from scrapy_spider_suite.urls.twins import Twins
 

@@ -7,7 +7,7 @@ is to see requests and responses: then all rows take the way through Scrapy's en
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
 from pydispatch.dispatcher import (  # type: ignore[import-untyped]
@@ -90,8 +90,7 @@ def reason_for_engine(parts: CrawlParts, engine: ExecutionEngine) -> str:
     for scheme in ("http", "https"):
         if type(handlers._get_handler(scheme)) is not Http1Handler:
             return f"DOWNLOAD_HANDLERS[{scheme!r}] is not the suite's"
-    for each in _middlewares(engine.downloader.middleware):
-        name = global_object_name(type(each))
+    for name, each in _middlewares(engine.downloader.middleware):
         if name not in _KNOWN_DOWNLOADER:
             return f"{name} is enabled"
         if name == _PROXY and each.proxies:
@@ -112,8 +111,9 @@ def reason_for_engine(parts: CrawlParts, engine: ExecutionEngine) -> str:
     return ""
 
 
-def _middlewares(manager: Any) -> Iterator[Any]:
-    yield from getattr(manager, "middlewares", ())
+def _middlewares(manager: Any) -> list[tuple[str, Any]]:
+    found = getattr(manager, "middlewares", ())
+    return [(global_object_name(type(each)), each) for each in found]
 
 
 def _receivers(engine: ExecutionEngine, signal: object) -> list[Any]:
@@ -127,27 +127,14 @@ Header = Callable[["Lease"], list[bytes]]
 
 
 class LoopPlan:
-    """What the fetch loop does at each stage, by the components that are enabled.
-
-    Attributes:
-        checks: before a row gets a place; *last_checks*: just before it is sent.
-        headers: the fields of a request that differ from row to row.
-        request_tail: the other fields, with the empty line.
-        cookies, decoder: the middlewares for these; None without one.
-        has_callback: whether pages go to the spider's callback.
-        announces: whether somebody listens to signals about requests and responses.
-        logs_pages: whether a line for each page would get into a log.
-        page_counters: what CloseSpider counts pages with, whatever they are.
-    """
+    """What the fetch loop does at each stage, by the components that are enabled."""
 
     def __init__(self, parts: CrawlParts, engine: ExecutionEngine) -> None:
         crawl = parts.crawl
         settings, spider = crawl.crawler.settings, crawl.crawler.spider
         self._crawl = crawl
-        found = {
-            global_object_name(type(each)): each
-            for each in _middlewares(engine.downloader.middleware)
-        }
+        found = dict(_middlewares(engine.downloader.middleware))
+        # Middlewares, or None.
         self.cookies: Any = found.get(_COOKIES)
         self.decoder: Any = found.get(_COMPRESSION)
         self._robots: Any = found.get(_ROBOTS)
@@ -159,17 +146,19 @@ class LoopPlan:
         self.warnsize = settings.getint("DOWNLOAD_WARNSIZE")
         self.fail_on_dataloss = settings.getbool("DOWNLOAD_FAIL_ON_DATALOSS")
         self.download_timeout = float(getattr(spider, "download_timeout", 0.0))
-        self.checks: list[Check] = []
+        self.checks: list[Check] = []  # before a row gets a place
         if self._robots is not None:
             self.checks.append(self._check_robots)
         if self._offsite is not None and getattr(spider, "allowed_domains", None):
             self.checks.append(self._check_site)
+        # Just before it is sent.
         self.last_checks: list[Check] = [self._check_exclusion, self._check_filter]
         if crawl.agent is not None:
             self.last_checks.insert(1, self._check_agent)
         user_agent: Any = found.get(_USER_AGENT)
         self._agent_name = getattr(spider, "user_agent", None) or settings["USER_AGENT"]
         by_host = user_agent is not None and crawl.settings.overrides is not None
+        # The fields that all rows have, and those that differ from row to row.
         self.request_tail = self._make_tail(user_agent, by_host=by_host)
         self.headers: list[Header] = [self._referer]
         if by_host:
@@ -188,7 +177,8 @@ class LoopPlan:
 
     def listen(self, engine: ExecutionEngine) -> None:
         """Find out who listens to signals; extensions may begin, or end, at any time."""
-        self.announces, self.page_counters = False, []
+        self.announces = False  # requests and responses
+        self.page_counters = []  # of CloseSpider
         for receiver in (each for signal in _ANNOUNCED for each in _receivers(engine, signal)):
             module = getattr(receiver, "__module__", "")
             if module == "scrapy.extensions.closespider":
@@ -277,15 +267,13 @@ class LoopPlan:
 
     def _wants_pages(self, engine: ExecutionEngine) -> bool:
         spider = self._crawl.crawler.spider
-        names = (global_object_name(type(each)) for each in _middlewares(engine.scraper.spidermw))
-        if self._crawl.settings.page_items or any(name not in _KNOWN_SPIDER for name in names):
+        names = {name for name, _ in _middlewares(engine.scraper.spidermw)}
+        if self._crawl.settings.page_items or names - _KNOWN_SPIDER:
             return True
         callbacks = (own_hook(spider, name) for name in ("_parse", "parse", "parse_page"))
         return any(getattr(each, "__module__", _SCRAPYS) != _SCRAPYS for each in callbacks)
 
 
 _NOTHING: Final[list[bytes]] = []
-_ON_SITE_MAX: Final = 10_000
-"""Hosts on site that are kept in mind."""
-_SCRAPYS: Final = "scrapy.spiders"
-"""The module of callbacks that do nothing with a page."""
+_ON_SITE_MAX: Final = 10_000  # hosts on site that are kept in mind
+_SCRAPYS: Final = "scrapy.spiders"  # the module of callbacks that do nothing with a page

@@ -37,7 +37,6 @@ logger = logging.getLogger(__name__)
 def set_gauges(
     crawl: Crawl, statistics: FrontierStatistics, archiver: Archiver | None, queued_max: int
 ) -> None:
-    """Set the gauges of *crawl*; *queued_max*: the most URLs that were queued."""
     frontier, stats = crawl.frontier, crawl.crawler.stats
     for name in ("pending", "leased", "hosts", "addresses", "unresolved"):
         stats.set_value(f"suite/frontier/{name}", getattr(statistics, name))
@@ -72,12 +71,10 @@ def set_gauges(
 
 _SHARE: Final = 10.0
 """While the crawl starves, a flush comes after so many times as long as the last one took."""
-_RETRY: Final = 5.0
-"""Seconds after which a flush that failed is tried again."""
+_RETRY: Final = 5.0  # seconds after which a flush that failed is tried again
 _WORK: Final = 0.005
 """Seconds for which new links are scheduled before anyone else has a turn again."""
-_PAUSE: Final = 0.005
-"""Seconds for everyone else."""
+_PAUSE: Final = 0.005  # seconds for everyone else
 
 
 class SieveFlusher:
@@ -173,14 +170,11 @@ class SieveFlusher:
             self._thread.join()
 
 
-_LOOK = 0.25
-"""Seconds between two looks at whether the crawl is being stopped."""
-_PULSE = 1.0
-"""Seconds between two pulses; a pulse comes with a look."""
+_LOOK = 0.25  # seconds between two looks at whether the crawl is being stopped
+_PULSE = 1.0  # seconds between two pulses; a pulse comes with a look
 _HELD_FOR = 5.0
 """Seconds after which the requests that an unfinished page brought are stored without it."""
-_NEVER = 1e11
-"""A wait (seconds) that ends only with the rule that is its reason."""
+_NEVER = 1e11  # a wait (seconds) that ends only with the rule that is its reason
 _PORTIONS = 0.05
 """Seconds between two portions of an action, or of what a change of the policy means."""
 _COMING = 0.0125
@@ -188,8 +182,6 @@ _COMING = 0.0125
 
 
 class JobOperator(Protocol):
-    """Carries out the actions of operators; busy while an action is not finished."""
-
     @property
     def busy(self) -> bool: ...
     def poll(self) -> None: ...
@@ -203,9 +195,7 @@ class DiskWatch(Protocol):
     @property
     def paused(self) -> bool: ...
     def pulse(self, now: float) -> None: ...
-
-    def pause_for(self, why: str) -> None:
-        """A write has failed because of *why*: pause, and try again every few seconds."""
+    def pause_for(self, why: str) -> None: ...
 
 
 class CrawlWatch(Protocol):
@@ -216,11 +206,7 @@ class CrawlWatch(Protocol):
 
 
 class Maintenance:
-    """Looks after a crawl once a second.
-
-    Attributes:
-        cut: the stop cut fetches short.
-    """
+    """Looks after a crawl once a second; *cut*: the stop cut fetches short."""
 
     def __init__(
         self, parts: CrawlParts, engine: Engine, operator: JobOperator | None, disk: DiskWatch,
@@ -328,10 +314,7 @@ class Maintenance:
             self._loop.call_later(_PORTIONS, self._archive)
 
     async def archive_rest(self, reason: str) -> None:
-        """Archive the rest of the done URLs.
-
-        An unfinished crawl does so for half of SUITE_STOP_TIMEOUT; after a signal not at all.
-        """
+        """Archive the done URLs; an unfinished crawl only for half of SUITE_STOP_TIMEOUT."""
         crawl, archiver = self._crawl, self._archiver
         trie = crawl.settings.seen_store == "trie"
         wanted = crawl.job is not None and trie and reason != "shutdown"

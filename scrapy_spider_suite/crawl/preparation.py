@@ -68,14 +68,10 @@ class ContactWarning:
             )  # fmt: skip
 
 
-_LOOKUPS = 500
-"""Names that are looked up at the same time."""
-_AT_ONCE = 10
-"""Hosts that are seen to before anyone else has a turn again."""
+_LOOKUPS = 500  # names that are looked up at the same time
+_AT_ONCE = 10  # hosts that are seen to before anyone else has a turn again
 _WAITING = 2_000
 """Robots.txt whose fetches may be under way, those included that wait for their hosts."""
-# Plain integers: operators of flags are Python code.
-_USER, _PROXIED, _NO_ROBOTS = int(Flag.USER), int(Flag.PROXIED), int(Flag.NO_ROBOTS)
 
 
 class HostPreparation:
@@ -124,7 +120,7 @@ class HostPreparation:
             if host.record.failures:
                 crawl.resolver.forget(host.key)  # it may have moved, and not be down
             web = entry.url.startswith(("http://", "https://"))
-            if entry.flags & _PROXIED or not web or host_of(entry.url) != host.key:
+            if entry.flags & Flag.PROXIED or not web or host_of(entry.url) != host.key:
                 crawl.frontier.set_address(host, "", "", FOREVER, now)
                 ready = True
             elif (known := crawl.resolver.cached(host.key)) is not None:
@@ -163,7 +159,7 @@ class HostPreparation:
     def _refused(self, host: HostState, error: Exception) -> None:
         crawl, now = self._crawl, self._crawl.now()
         crawl.crawler.stats.inc_value(f"suite/dns/{event_of_error(error).value}")
-        if any(entry.flags & _USER for _, entry in host.front):
+        if any(entry.flags & Flag.USER for _, entry in host.front):
             # A spider's own requests fail where it expects them to: in the downloader.
             crawl.frontier.set_address(host, "", "", now + 60.0, now)
             return
@@ -174,7 +170,7 @@ class HostPreparation:
         """Whether *leases* have to wait for robots.txt; if so, this object keeps them."""
         robots = self._robots
         entry = leases[0].entry
-        if robots is None or entry.flags & _NO_ROBOTS or not entry.url.startswith("http"):
+        if robots is None or entry.flags & Flag.NO_ROBOTS or not entry.url.startswith("http"):
             return False
         if not robots.obeys(entry.url):
             return False
@@ -205,11 +201,9 @@ class HostPreparation:
 
     @property
     def full(self) -> bool:
-        """Whether as many robots.txt are being fetched as there may be requests.
-
-        Fetches that wait, as behind a redirect of many hosts to one host, do not count.
-        """
+        """Whether as many robots.txt are being fetched as there may be requests."""
         limit = self._crawl.settings.project.most_requests
+        # Those that wait, as behind a redirect of many hosts to one host, do not count.
         on_the_wire = self._fetches - self._crawl.outside.waiting
         return on_the_wire >= limit or self._fetches >= _WAITING
 
@@ -284,10 +278,9 @@ _NO_MORE = b"no more"
 
 
 class TrustedPrivateHosts:
-    """Hosts that may be at private addresses, since the operator named them; spider profile only.
+    """Hosts that the operator named and may be at private addresses; spider profile only.
 
-    The job stores them, and hosts that were found outside: their name servers could move the names
-    inside later (DNS rebinding).
+    The job stores them, and those that were found outside (DNS rebinding).
     """
 
     def __init__(self, crawl: Crawl) -> None:
@@ -313,21 +306,16 @@ class TrustedPrivateHosts:
         self._resolver.listener = None
 
     def add_start(self, request: Request) -> None:
-        """Trust the host of *request*, which ``start()`` yielded, unless the scheduler does.
-
-        A spider of scrapy-redis is an exception: others may have pushed its requests.
-        """
+        """Trust the host of *request*, which ``start()`` yielded, unless the scheduler does."""
         crawl = self._crawl
         foreign = crawl.engine is None and not crawl.settings.broad
+        # Of a spider of scrapy-redis others may have pushed the requests.
         if foreign and not hasattr(crawl.crawler.spider, "redis_key"):
             self.add(hostname(request))
 
 
 def warn_of_private_address(request: Request, error: BaseException) -> None:
-    """Warn that *request* ended with *error*, a private address, if it has no errback.
-
-    Not for robots.txt: its page ends with the same error.
-    """
+    """Warn that *request* ended with *error*, if it has no errback; not for robots.txt."""
     if not isinstance(error, PrivateAddressError) or request.errback is not None:
         return
     if request.callback is not NO_CALLBACK or urlparse_cached(request).path != "/robots.txt":

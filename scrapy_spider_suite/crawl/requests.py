@@ -1,7 +1,8 @@
-"""Scrapy's requests, answers and errors as the frontier sees them.
+"""Scrapy's requests, answers and errors as the frontier sees them; redirects as links.
 
 One identity decides which requests ask for the same page: the normal form for bulk links and plain
-GET requests of the broad profile, else REQUEST_FINGERPRINTER_CLASS.
+GET requests of the broad profile, else REQUEST_FINGERPRINTER_CLASS. Scrapy follows a redirect past
+the duplicates filter, so a broad crawl would fetch a page once for every URL that leads to it.
 """
 
 from __future__ import annotations
@@ -15,12 +16,14 @@ from collections.abc import Callable
 from contextvars import ContextVar
 from functools import cached_property
 from gzip import BadGzipFile
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
 from scrapy import Request
 from scrapy import exceptions as scrapy_exceptions
 from scrapy.crawler import Crawler
+from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
+from scrapy.exceptions import IgnoreRequest
 from scrapy.http import Response
 from scrapy.spidermiddlewares import referer
 from scrapy.utils.httpobj import urlparse_cached
@@ -28,6 +31,7 @@ from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite import errors, exceptions
 from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.exceptions import PageRedirected, RedirectLoop, TooManyHops
 from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.fetch.http_messages import MEDIA_TYPES, TRUNCATE, MalformedResponseError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
@@ -38,6 +42,10 @@ from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal, Normalizer
 from scrapy_spider_suite.urls.sitemaps import BYTES_MAX
 
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.context import Crawl
+
+
 logger = logging.getLogger(__name__)
 
 _FAILED: ContextVar[Lease | None] = ContextVar("FAILED", default=None)
@@ -46,8 +54,7 @@ _FAILED: ContextVar[Lease | None] = ContextVar("FAILED", default=None)
 def mark_errback(request: Request, lease: Lease) -> None:
     """Have `in_errback` recognise the errback of *request*, whose download has failed.
 
-    Scrapy shows the output of such errbacks to no spider middleware, so nobody else could tell it
-    from a request of the operator, which may go to private addresses.
+    Nobody else could tell its output, which Scrapy shows to no middleware, from the operator's.
     """
     errback = request.errback
     if errback is None:
@@ -154,16 +161,10 @@ _POLICIES: Final = (
     referer.POLICY_UNSAFE_URL, referer.POLICY_SCRAPY_DEFAULT,
 )  # fmt: skip
 _NO_REFERRER: Final = 1
-# A plain integer: operators of flags are Python code.
-_SPECULATIVE = int(Flag.SPECULATIVE)
 
 
 class LinkReferers:
-    """Referers of links, as Scrapy's middleware would set them, where it is enabled.
-
-    A link keeps its page and the number of the policy that the page sent. Its Referer is made when
-    it is fetched.
-    """
+    """Referers of links, as Scrapy's middleware would set them, where it is enabled."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -173,10 +174,7 @@ class LinkReferers:
         return self._crawler.get_spider_middleware(referer.RefererMiddleware)
 
     def policy(self, page: Exchange) -> int:
-        """The number of the policy that *page* sent; 0 for none.
-
-        A project's own policy without a number counts as no-referrer.
-        """
+        """The number of the policy that *page* sent; 0: none; a project's own: no-referrer."""
         values = page.fields.get(b"Referrer-Policy")
         if not values or self._middleware is None:
             return 0
@@ -190,8 +188,7 @@ class LinkReferers:
         return 0
 
     def referer(self, entry: Entry) -> str | None:
-        """The Referer of the link *entry*, if it has one."""
-        if not entry.referrer or entry.flags & _SPECULATIVE or self._middleware is None:
+        if not entry.referrer or entry.flags & Flag.SPECULATIVE or self._middleware is None:
             return None
         kind = self._middleware.default_policy
         if entry.referrer_policy:
@@ -213,8 +210,7 @@ GATE_SLOT = "suite_slot"
 """The ``download_slot`` that the gate wrote, so that copies of meta do not make it a wish."""
 BULK = "suite_bulk"
 HOPS = "suite_hops"
-BEYOND = "suite_beyond"
-"""How many links in a row have led out of the scope."""
+BEYOND = "suite_beyond"  # how many links in a row have led out of the scope
 SELF_REDIRECT = "suite_self_redirect"
 VIA = "suite_via"
 REFERRER_POLICY = "suite_referrer_policy"
@@ -226,11 +222,6 @@ _OF_BULK = (BULK, HOPS, BEYOND, SELF_REDIRECT, VIA, REFERRER_POLICY, SITEMAP,
 
 # A host as nearly all URLs write it: parsing them takes ten times as long.
 _PLAIN_HOST = re.compile(r"https?://([a-z0-9._-]*[a-z0-9_-])(?::[0-9]*)?(?:[/?#]|$)")
-# Plain integers: operators of flags are Python code.
-_DONT_FILTER, _START, _PROXIED = int(Flag.DONT_FILTER), int(Flag.START), int(Flag.PROXIED)
-_NO_ROBOTS, _SELF_REDIRECT = int(Flag.NO_ROBOTS), int(Flag.SELF_REDIRECT)
-_USER, _VOLATILE = int(Flag.USER), int(Flag.VOLATILE)
-
 # Begins no encoded request, whose first byte is the number of a format.
 _OF_SITEMAP = b"sitemap "
 
@@ -257,11 +248,7 @@ def pacing_key(request: Request) -> str:
 
 
 def detach_from_page(request: Request) -> None:
-    """Remove the meta of a bulk page from *request*, which a spider yielded.
-
-    Else it would pass for a bulk link: without its callback, method and body, and out of reach of
-    RetryMiddleware.
-    """
+    """Remove the meta of a bulk page from *request*, else it would pass for a bulk link."""
     if BULK in request.meta:
         if BEYOND in request.meta:
             request.meta.pop("allow_offsite", None)
@@ -272,15 +259,7 @@ def detach_from_page(request: Request) -> None:
 class Translator:
     """Turns requests into entries and back, for one crawl.
 
-    *codec* is None where nothing is stored: entries then carry the requests themselves. *normal*
-    is the crawl's normaliser.
-
-    Attributes:
-        parents: for each request that a page brought, the lease of that page.
-        read_sitemap: the callback of sitemaps.
-        note_sitemap: is called with the state key of the target of a sitemap's redirect, and the
-            host that vouches for the sitemap.
-        owner_elsewhere: names the agent that owns an entry; "" for this agent.
+    *codec* is None where nothing is stored: entries then carry the requests themselves.
     """
 
     def __init__(
@@ -290,9 +269,11 @@ class Translator:
         self._crawler = crawler
         self.referers = LinkReferers(crawler)
         self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
+        """The leases of the pages that brought the requests."""
         self.note_sitemap: Callable[[bytes, str], None] | None = None
-        self.read_sitemap: Callable[..., Any] | None = None
-        self.owner_elsewhere: Callable[[Entry], str] = lambda entry: ""
+        """Called with the state key of a sitemap's redirect, and the host that vouches for it."""
+        self.read_sitemap: Callable[..., Any] | None = None  # the callback of sitemaps
+        self.owner_elsewhere: Callable[[Entry], str] = lambda entry: ""  # another agent
         self._normal = normal or Normalizer()
         self._codec = codec
         chosen = load_object(crawler.settings["REQUEST_FINGERPRINTER_CLASS"])
@@ -300,7 +281,6 @@ class Translator:
         self._warned: set[bool] = set()  # of those that stay here, and of others
 
     def identity(self, request: Request) -> bytes:
-        """The state key of *request*."""
         if self._by_normal_form and request.method == "GET" and not request.body:
             normal = self._normal_form(request)
             if normal is not None:
@@ -343,13 +323,13 @@ class Translator:
                     if self.note_sitemap is not None:
                         self.note_sitemap(entry.identity, meta[SITEMAP])
                 return entry
-        entry.flags |= _USER
+        entry.flags |= Flag.USER
         entry.payload = request
         if self._codec is not None:
             try:
                 entry.payload = self._codec.encode(request)
             except errors.UnstorableError as error:
-                entry.flags |= _VOLATILE
+                entry.flags |= Flag.VOLATILE
                 self._crawler.stats.inc_value("scheduler/unserializable")
                 self._warn(request, error, self.owner_elsewhere(entry))
         return entry
@@ -358,11 +338,12 @@ class Translator:
         if bool(other) in self._warned:
             return
         self._warned.add(bool(other))
-        fate = (
-            f"It belongs to the agent {other} and cannot travel: it has failed (elsewhere), and "
-            "its errback is not called" if other else
-            "It is kept in memory, and the page that it came from is not done before it is"
-        )  # fmt: skip
+        fate = "It is kept in memory, and the page that it came from is not done before it is"
+        if other:
+            fate = (
+                f"It belongs to the agent {other} and cannot travel: it has failed (elsewhere), "
+                "and its errback is not called"
+            )
         logger.warning(
             "%s cannot be stored (%s): spider %s, callback %r. %s. Further ones are only counted "
             "(scheduler/unserializable).",
@@ -382,7 +363,7 @@ class Translator:
                 VIA: entry.referrer}
         if entry.hops:
             meta[HOPS] = entry.hops
-        if entry.flags & _SELF_REDIRECT:
+        if entry.flags & Flag.SELF_REDIRECT:
             meta[SELF_REDIRECT] = True
         callback = None
         if voucher is not None:
@@ -397,7 +378,6 @@ class Translator:
 
 
 def sitemap_payload(voucher: str) -> bytes:
-    """The payload of the entry of a sitemap that the host *voucher* vouches for."""
     return _OF_SITEMAP + voucher.encode()
 
 
@@ -411,24 +391,18 @@ def voucher_of(payload: object) -> str | None:
 def seed_entry(url: str, normal: Normal = normalize) -> Entry | None:
     """The entry of a seed or of a link without a page; None if *url* is no web address."""
     found = normal(url)
-    if found is None:
-        return None
-    return Entry(host_of(found), found)
+    return None if found is None else Entry(host_of(found), found)
+
+
+_FLAGS_OF_META: Final = {
+    "is_start_request": Flag.START, "proxy": Flag.PROXIED, "dont_obey_robotstxt": Flag.NO_ROBOTS,
+    SELF_REDIRECT: Flag.SELF_REDIRECT,
+}  # fmt: skip
 
 
 def _flags(request: Request) -> int:
-    flags = 0
-    if request.dont_filter:
-        flags |= _DONT_FILTER
-    if request.meta.get("is_start_request"):
-        flags |= _START
-    if request.meta.get("proxy"):
-        flags |= _PROXIED
-    if request.meta.get("dont_obey_robotstxt"):
-        flags |= _NO_ROBOTS
-    if request.meta.get(SELF_REDIRECT):
-        flags |= _SELF_REDIRECT
-    return flags
+    flags = sum(flag for key, flag in _FLAGS_OF_META.items() if request.meta.get(key))
+    return flags | Flag.DONT_FILTER if request.dont_filter else flags
 
 
 REDIRECTS: Final = frozenset({301, 302, 303, 307, 308})
@@ -437,12 +411,98 @@ _NOT_ASCII = re.compile(rb"[^\x00-\x7f]")
 
 
 def redirect_target(url: str, status: int, location: bytes | None) -> str | None:
-    """The target, in normal form, of the answer to *url* with *status* and ``Location``.
-
-    None if it is no redirect, or if *location* leads nowhere that HTTP can fetch.
-    """
+    """The target, in normal form, of the answer to *url*; None if there is none."""
     if status not in REDIRECTS or not location:
         return None
     # Servers send raw UTF-8 and worse. Escaped byte by byte it is what they meant.
     escaped = _NOT_ASCII.sub(lambda found: b"%%%02X" % found[0][0], location)
     return normalize(escaped.decode("ascii"), url)
+
+
+HOPS_MAX = 10  # redirects in a row that are followed from one link
+
+
+class LinkRedirects:
+    """Makes a row of the target of a redirect of a row without a request of its own.
+
+    A page that redirects to itself is fetched once more: perhaps it only wanted to set a cookie.
+    """
+
+    def __init__(self, crawl: Crawl) -> None:
+        settings = crawl.crawler.settings
+        self._crawl = crawl
+        self._stats = crawl.crawler.stats
+        self._url_max = settings.getint("URLLENGTH_LIMIT")  # 0: no limit
+        handled = getattr(crawl.crawler.spider, "handle_httpstatus_list", ())
+        self._statuses = REDIRECTS.difference(handled)
+        self._scoped = bool(getattr(crawl.crawler.spider, "allowed_domains", None))
+        if not settings.getbool("REDIRECT_ENABLED"):
+            self._statuses = frozenset()
+
+    def follow(self, lease: Lease, url: str, status: int, location: bytes | None) -> bool:
+        """Queue the target of the answer to *url*, the row of *lease*; False: it is no redirect.
+
+        Raises `TooManyHops`, `RedirectLoop`.
+        """
+        if location is None or status not in self._statuses:
+            return False
+        target = self._target(url, status, location)
+        if target is None or (self._url_max and len(target) > self._url_max):
+            self._stats.inc_value("suite/redirect/invalid")
+            return False
+        entry = self._next_entry(lease.entry, url, target)
+        self._stats.inc_value("suite/redirect/count")
+        logger.debug("Redirected to %s from <GET %s>", target, url)
+        lease.event = Event.REPLACED
+        if self._is_on_site(entry) and self._crawl.engine is not None:
+            self._crawl.engine.enqueue_entry(entry, lease)
+        return True
+
+    def refuse_redirect(self, request: Request, lease: Lease, result: object) -> None:
+        """Raise `PageRedirected` if *result*, of *request*, was followed as a link."""
+        if lease.entry.flags & Flag.USER or not isinstance(result, Response):
+            return
+        if self.follow(lease, request.url, result.status, result.headers.get(b"Location")):
+            raise PageRedirected(f"{request.url} leads elsewhere")
+
+    def _target(self, url: str, status: int, location: bytes) -> str | None:
+        """The target as the crawl spells it; as the server does, if the server insists on that."""
+        target, page = redirect_target(url, status, location), normalize(url)
+        if target is None or page is None:
+            return target
+        normal = self._crawl.normalizer
+        if normal.is_plain or normal.is_own_spelling(page, target):
+            return target
+        return normal.respell(target)
+
+    def _next_entry(self, page: Entry, url: str, target: str) -> Entry:
+        to_itself = target == normalize(url)
+        if to_itself and page.flags & Flag.SELF_REDIRECT:
+            self._stats.inc_value("suite/redirect/loop")
+            raise RedirectLoop(f"{url} redirects to itself")
+        if page.hops >= HOPS_MAX:
+            self._stats.inc_value("suite/redirect/too_many")
+            raise TooManyHops(f"more than {HOPS_MAX} redirects, the last to {target}")
+        entry = Entry(
+            host_of(target), target, priority=page.priority, depth=page.depth, hops=page.hops + 1,
+            hops_outside=page.hops_outside, referrer=page.referrer,
+            referrer_policy=page.referrer_policy, payload=page.payload,
+            flags=Flag.SELF_REDIRECT | Flag.DONT_FILTER if to_itself else 0,
+        )  # fmt: skip
+        voucher = voucher_of(page.payload)
+        if voucher is not None and self._crawl.translator.note_sitemap is not None:
+            self._crawl.translator.note_sitemap(entry.identity, voucher)
+        return entry
+
+    def _is_on_site(self, entry: Entry) -> bool:
+        if not self._scoped:
+            return True
+        offsite = self._crawl.crawler.get_downloader_middleware(OffsiteMiddleware)
+        if offsite is None or entry.hops_outside or self._crawl.filters.opens_scope:
+            return True
+        try:
+            again = bool(entry.flags & Flag.DONT_FILTER)
+            offsite.process_request(Request(entry.url, dont_filter=again))
+        except IgnoreRequest:
+            return False
+        return True

@@ -25,33 +25,17 @@ from scrapy_spider_suite.crawl.queue.leases import Lease, PageVersion
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import NotModified
 from scrapy_spider_suite.fetch.exchange import Exchange
-from scrapy_spider_suite.frontier.revisit_rules import (
-    Mode,
-    RevisitPolicy,
-    RevisitShare,
-    Validators,
-    VisitBudget,
-)
-from scrapy_spider_suite.packs import Capture, RefersTo
+from scrapy_spider_suite.frontier import revisit_rules
+from scrapy_spider_suite.packs import Capture, RefersTo, warc
 from scrapy_spider_suite.packs.cdxj import REVISIT
 from scrapy_spider_suite.packs.folder_index import FolderIndex
 from scrapy_spider_suite.packs.pack_file import OPEN, find_upload
-from scrapy_spider_suite.packs.warc import (
-    IDENTICAL,
-    NOT_MODIFIED,
-    parse_date,
-    sha1_digest,
-    warc_date,
-)
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.revisit_plans import UNPACKED, PackedBody, RevisitPlan
 
 
 class PackedBodies:
-    """Finds records in the packs of *folder*; for any thread.
-
-    Redacted pages and deleted packs are not found; packs that were uploaded and removed are.
-    """
+    """Finds records in the packs of *folder*, uploaded ones too; for any thread."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -59,8 +43,7 @@ class PackedBodies:
         self._lock = Lock()
 
     def has(self, packed: PackedBody) -> bool:
-        """Whether the record *packed* can be found."""
-        time = parse_date(warc_date(packed.when))
+        time = warc.parse_date(warc.warc_date(packed.when))
         stamp = "" if time is None else f"{time:%Y%m%d%H%M%S}"
         try:
             with self._lock:
@@ -92,10 +75,7 @@ _CONDITIONAL: Final = (
 
 
 class Revisits:
-    """One per crawl. Raises `SettingsError` where plans could not be kept.
-
-    Stats: ``suite/revisit/…``, see there.
-    """
+    """One per crawl. Raises `SettingsError` where plans could not be kept."""
 
     def __init__(self, crawl: Crawl) -> None:
         settings = crawl.settings
@@ -104,8 +84,8 @@ class Revisits:
             raise SettingsError.of("SUITE_REVISIT", settings.revisit, allowed)
         self._crawl = crawl
         self._planner = crawl.frontier.commit.planner
-        self._turns = RevisitShare(settings.revisit_weight)
-        self._budget = VisitBudget()
+        self._turns = revisit_rules.RevisitShare(settings.revisit_weight)
+        self._budget = revisit_rules.VisitBudget()
         self._owed = 0  # turns that revisits have had granted
         folder = settings.packs_dir
         self._packs = None if folder is None else PackedBodies(folder)
@@ -113,13 +93,12 @@ class Revisits:
         self._read_settings(settings)
 
     def _read_settings(self, settings: SuiteSettings) -> None:
-        self._planner.revisits.settings = RevisitPolicy(
-            Mode(settings.revisit), settings.revisit_interval, settings.revisit_least,
+        self._planner.revisits.settings = revisit_rules.RevisitPolicy(
+            revisit_rules.Mode(settings.revisit), settings.revisit_interval, settings.revisit_least,
             settings.revisit_most, _PRIOR / settings.revisit_most,
         )  # fmt: skip
 
     def leased(self, lease: Lease) -> None:
-        """The URL of *lease* is to be fetched."""
         self._planner.begin(lease)
         if self._is_due() and self._turns.next(new=True, due=True):
             self._owed += 1
@@ -177,7 +156,6 @@ class Revisits:
 
     @property
     def facts(self) -> dict[str, Any]:
-        """The part of ``status.json`` on revisits."""
         if not revisits_pages(self._crawl):
             return {}
         return {"to_revisit": len(self._planner), "next_due": self._next}
@@ -208,7 +186,6 @@ class Revisits:
         return {} if own or not _is_plain(request) else self.conditions(lease)
 
     def conditions(self, lease: Lease) -> dict[bytes, bytes]:
-        """The header fields with which *lease* is asked for only if its page has changed."""
         plan = lease.plan
         lease.asked = False
         if plan is None or plan.misses or (self._packs is not None and plan.packed is None):
@@ -236,10 +213,7 @@ class Revisits:
         return False
 
     def settle(self, lease: Lease, *, packed: bool) -> None:
-        """The page of *lease* has settled: make its last answer a revisit record if it is one.
-
-        *packed*: whether it is to be packed.
-        """
+        """Make the last answer of *lease* a revisit record if it is one; *packed*: it is kept."""
         if lease.found is None or not lease.fetches:
             return
         fetch, before = lease.fetches[-1], _record_of(lease.plan)
@@ -247,12 +221,12 @@ class Revisits:
             if before is None:
                 lease.fetches.clear()  # there is nothing that their record could refer to
             else:
-                lease.fetches[-1] = _revisit(fetch, before, NOT_MODIFIED)
+                lease.fetches[-1] = _revisit(fetch, before, warc.NOT_MODIFIED)
             return
-        digest = sha1_digest(fetch.body)
+        digest = warc.sha1_digest(fetch.body)
         if before is not None and before.digest == digest and not fetch.truncated:
             lease.packed = before
-            lease.fetches[-1] = _revisit(fetch, before, IDENTICAL)
+            lease.fetches[-1] = _revisit(fetch, before, warc.IDENTICAL)
         elif not packed:
             lease.packed = UNPACKED
         elif not fetch.truncated:
@@ -273,7 +247,9 @@ def _is_plain(request: Request) -> bool:
     return request.method == "GET" and not request.body and scheme in ("http", "https")
 
 
-def _validators(page: Exchange) -> Validators:
+def _validators(page: Exchange) -> revisit_rules.Validators:
     fields = page.fields
     tags, times = fields.get(b"Etag"), fields.get(b"Last-Modified")
-    return Validators.from_headers(tags[-1] if tags else None, times[-1] if times else None)
+    return revisit_rules.Validators.from_headers(
+        tags[-1] if tags else None, times[-1] if times else None
+    )

@@ -47,8 +47,6 @@ logger = logging.getLogger(__name__)
 DOWNLOAD_MAX: Final = 8 << 20
 """Bytes after which a download handler that cannot cut a body gives up, and what decompression
 may come to. A robots.txt beyond it counts as unreachable."""
-
-
 DOWNLOAD_PRIORITY: Final = 1000
 """The priority of requests for robots.txt, as in Scrapy's middleware."""
 _MEANING = {
@@ -60,17 +58,10 @@ _NO_RULES = RobotsRules("", RobotsVerdict.ALLOW_ALL, None, 0.0, 0.0, math.inf)
 
 
 class RobotsService:
-    """Knows the robots.txt of all hosts of one crawl, and fetches them.
+    """The robots.txt of all hosts of one crawl; questions about an origin share a fetch.
 
-    Concurrent questions about one origin share one fetch, which outlives the one that asked.
-    Of an answer `BODY_MAX` bytes are read.
-
-    Stats: ``robotstxt/request_count``, ``response_count``, ``response_status_count/N`` and
-    ``exception_count/TYPE`` as Scrapy's middleware, a robots.txt with its redirects counting once.
-
-    Attributes:
-        listener: is called after each fetch.
-        announce: is awaited after each answer, with the request that had it fetched.
+    Stats as of Scrapy's middleware, a robots.txt with its redirects counting once. *listener* is
+    called after each fetch, *announce* awaited after each answer.
     """
 
     def __init__(self, crawler: Crawler, *, clock: Callable[[], float] = time.time) -> None:
@@ -109,10 +100,7 @@ class RobotsService:
         return RobotsStore(kv, user_agent=self.user_agent or "*")
 
     def peek(self, url: str) -> RobotsRules | None:
-        """The stored rules for *url*; None if they have to be fetched first.
-
-        For a URL without a robots.txt (`origin_of`): rules that allow everything.
-        """
+        """The stored rules for *url*; None if they have to be fetched first."""
         origin = origin_of(url)
         return self.store.get(origin, self._clock()) if origin else _NO_RULES
 
@@ -132,19 +120,14 @@ class RobotsService:
         return self._policy_file.user_agent(url) or header or self.user_agent
 
     async def rules_for(self, url: str, cause: Request | None = None) -> RobotsRules:
-        """The rules for the origin of *url*; fetched if need be, because of *cause*.
-
-        Raises: as `fetch`.
-        """
+        """The rules for the origin of *url*; fetched if need be, because of *cause*."""
         return self.peek(url) or await self.fetch(origin_of(url), cause)
 
     async def fetch(self, origin: str, cause: Request | None = None) -> RobotsRules:
-        """Fetch the robots.txt of *origin* (see `origin_of`) now, because of *cause*.
+        """Fetch the robots.txt of *origin* now, because of *cause*.
 
-        Raises:
-            SuiteError, CannotResolveHostError: the host has no usable address, or no file is left.
-                The pages of the host will fail of the same, so nothing is stored.
-            RobotsUnavailable: the crawl is not running.
+        Raises `SuiteError`, `CannotResolveHostError`: no usable address, or no file is left, so
+        nothing is stored; `RobotsUnavailable`: the crawl is not running.
         """
         task = self._fetches.get(origin)
         if task is None:
@@ -233,17 +216,12 @@ KEEP_AFTER_EXPIRY = UNREACHABLE_MAX + TTL
 
 _ROW = struct.Struct(">BBHIdddd")
 _FORMAT = 1
-BUCKETS = 256
-"""Groups of rows by origin: those of one host lie in any of them."""
+BUCKETS = 256  # groups of rows by origin: those of one host lie in any of them
 _PUTS_PER_PURGE = 1000  # so a purge of one bucket looks at some rows per verdict put
 
 
 class RobotsStore:
-    """`RobotsRules` by origin, bounded in memory by number and by size.
-
-    Invariant: what is in memory is on disk, too, so memory may forget at any time. Without *kv*
-    there is no disk.
-    """
+    """`RobotsRules` by origin: all on disk in *kv*, some in memory, by number and by size."""
 
     def __init__(
         self,
@@ -265,14 +243,15 @@ class RobotsStore:
         return len(self._memory)
 
     def get(self, origin: str, now: float) -> RobotsRules | None:
-        """The rules for *origin*; None if they are unknown or outdated at *now*."""
         rules = self.last(origin)
         return None if rules is None or rules.expired(now) else rules
 
     def last(self, origin: str) -> RobotsRules | None:
-        """The last rules for *origin*, however old."""
         known = self._memory.get(origin)
-        rules = known[0] if known else self._load(origin)
+        rules = known[0] if known else None
+        if rules is None and self._kv is not None:
+            row = self._kv.get(_key(origin))
+            rules = None if row is None else _from_row(origin, row)
         if rules is not None:
             self._remember(rules)
         return rules
@@ -288,7 +267,7 @@ class RobotsStore:
             self._puts += 1
             if self._puts % _PUTS_PER_PURGE == 0:
                 bucket = self._puts // _PUTS_PER_PURGE % BUCKETS
-                self._purge(bucket, rules.checked_at - KEEP_AFTER_EXPIRY)
+                _purge(self._kv, bucket, rules.checked_at - KEEP_AFTER_EXPIRY)
         self._remember(rules)
 
     def forget(self, origin: str) -> bool:
@@ -310,10 +289,6 @@ class RobotsStore:
         found = (key[1:].decode() for begin in keys for key, _ in self._kv.items(begin))
         return [origin for origin in found if _is_of(origin, host)]
 
-    def _load(self, origin: str) -> RobotsRules | None:
-        row = self._kv.get(_key(origin)) if self._kv is not None else None
-        return _from_row(origin, row) if row is not None else None
-
     def _remember(self, rules: RobotsRules) -> None:
         _, weight = self._memory.pop(rules.origin, (None, 0))
         self._bytes -= weight
@@ -325,13 +300,12 @@ class RobotsStore:
         ):
             self._bytes -= self._memory.popitem(last=False)[1][1]
 
-    def _purge(self, bucket: int, before: float) -> None:
-        if self._kv is None:
-            return
-        for key, row in self._kv.items(bytes([bucket])):
-            # Their bodies are left packed: a bucket of a large crawl holds thousands.
-            if not _expiry(row) >= before:
-                self._kv.delete(key)
+
+def _purge(kv: KV, bucket: int, before: float) -> None:
+    for key, row in kv.items(bytes([bucket])):
+        # Their bodies are left packed: a bucket of a large crawl holds thousands.
+        if len(row) < _ROW.size or not _ROW.unpack_from(row)[6] >= before:
+            kv.delete(key)
 
 
 def _is_of(origin: str, host: str) -> bool:
@@ -344,15 +318,7 @@ def _key(origin: str) -> bytes:
     return bytes([zlib.crc32(name) % BUCKETS]) + name
 
 
-def _expiry(row: bytes) -> float:
-    if len(row) < _ROW.size:
-        return math.nan
-    expires: float = _ROW.unpack_from(row)[6]
-    return expires
-
-
 def is_row(row: bytes) -> bool:
-    """Whether *row* is a valid row of a `RobotsStore`."""
     return _from_row("", row) is not None
 
 

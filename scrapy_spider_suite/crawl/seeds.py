@@ -10,9 +10,10 @@ import asyncio
 import hashlib
 import logging
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Protocol
@@ -28,55 +29,37 @@ from scrapy_spider_suite.runtime.event_loop import TimeSlices, iterate_in_thread
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.interface import KV, Store
 from scrapy_spider_suite.store.url_states import make_seed_note
+from scrapy_spider_suite.urls import url_lists
 from scrapy_spider_suite.urls.normalize import host_of
-from scrapy_spider_suite.urls.url_lists import (
-    LONGEST,
-    READ_ERRORS,
-    BadLine,
-    ListFile,
-    Seed,
-    SeedLines,
-    Source,
-    SourceKind,
-    describe_read_error,
-    download,
-)
 
 logger = logging.getLogger(__name__)
 
-ScheduleSeeds = Callable[[Sequence[Seed]], int]
+ScheduleSeeds = Callable[[Sequence[url_lists.Seed]], int]
 """Makes seeds pending unless they are known; returns how many were new."""
 
-_PIECE = 8
-"""Lines between two looks at the clock."""
-_KEPT = 10_000
-"""Bad lines of a list that are kept; the others are counted."""
+_PIECE = 8  # lines between two looks at the clock
+_KEPT = 10_000  # bad lines of a list that are kept; the others are counted
 _SHOWN = 5
 _LISTS, _BAD = "seed_lists", "bad_seeds"
-_START = int(Flag.START)
 
 
 @dataclass(slots=True)
 class SeedCounts:
-    """Counts of one list; *sent*: seeds for other agents."""
-
     lines: int = 0
     seeds: int = 0
     new: int = 0
     bad: int = 0
     first_bad: list[str] = field(default_factory=list)
-    sent: int = 0
+    sent: int = 0  # to other agents
 
 
 class SeedList:
-    """Takes the text of the list *name*, in blocks; *lines* parses it.
+    """Takes the text of the list *name*, in blocks, after `resume`; *lines* parses it."""
 
-    Call `resume` first, to continue where an earlier run stopped.
-    """
-
-    def __init__(self, store: Store, plant: ScheduleSeeds, lines: SeedLines, name: str) -> None:
-        self.at = 0
-        """Bytes of the text that were taken, to the end of a line."""
+    def __init__(
+        self, store: Store, plant: ScheduleSeeds, lines: url_lists.SeedLines, name: str
+    ) -> None:
+        self.at = 0  # bytes of the text that were taken, to the end of a line
         self.counts = SeedCounts()
         self.ended = False
         self._lists, self._bad = store.kv(_LISTS), bad_seed_table(store)
@@ -87,14 +70,10 @@ class SeedList:
         self._of: list[int] = []
         self._rest = b""
         self._left_out = 0  # bytes of the last line, which is too long, that are not in _rest
-        self._waiting: list[bytes] = []
-        self._next = 0
+        self._waiting: deque[bytes] = deque()
 
     def resume(self, of: Sequence[int]) -> bool:
-        """Continue from the stored position; False if there is none for the same file.
-
-        *of* tells files of one name apart (size, time of the last change).
-        """
+        """Continue from the stored position; False if there is none for the same file (*of*)."""
         self._of = list(of)
         data = self._lists.get(self._key)
         if data is None:
@@ -109,7 +88,6 @@ class SeedList:
         return True
 
     def save(self) -> None:
-        """Put the position into the store's next batch."""
         lines = self._lines
         kept = {
             "of": self._of, "at": self.at, "ended": self.ended,
@@ -125,36 +103,34 @@ class SeedList:
     def feed(self, block: bytes) -> None:
         """Add the next *block* of the text; all earlier lines must be taken."""
         first, *more = block.split(b"\n")
-        room = max(0, LONGEST + 1 - len(self._rest))
+        room = max(0, url_lists.LONGEST + 1 - len(self._rest))
         self._rest += first[:room]
         self._left_out += len(first) - len(first[:room])
         if more:
-            self._waiting, self._next = [self._rest, *more[:-1]], 0
+            self._waiting.extend((self._rest, *more[:-1]))
             self.at += self._left_out
             self._rest, self._left_out = more[-1], 0
 
     def end_of_text(self) -> None:
         if self._rest:
-            self._waiting, self._next = [*self._waiting[self._next :], self._rest], 0
+            self._waiting.append(self._rest)
             self._rest = b""
 
     @property
     def more(self) -> bool:
-        return self._next < len(self._waiting)
+        return bool(self._waiting)
 
     def schedule_lines(self) -> None:
-        """Schedule the seeds of the next few lines."""
-        seeds = []
-        piece = self._waiting[self._next : self._next + _PIECE]
-        self._next += len(piece)
-        for raw in piece:
+        seeds, lines = [], min(_PIECE, len(self._waiting))
+        for _ in range(lines):
+            raw = self._waiting.popleft()
             self.at += len(raw) + 1
             read = self._lines.read(raw)
-            if isinstance(read, Seed):
+            if isinstance(read, url_lists.Seed):
                 seeds.append(read)
             elif read is not None:
                 note_bad_seed(self._bad, self._key, self.counts, read)
-        self.counts.lines += len(piece)
+        self.counts.lines += lines
         self.counts.seeds += len(seeds)
         if seeds:
             self.counts.new += self._plant(seeds)
@@ -164,7 +140,7 @@ def bad_seed_table(store: Store) -> KV:
     return store.kv(_BAD)
 
 
-def note_bad_seed(kept: KV, key: bytes, counts: SeedCounts, bad: BadLine) -> None:
+def note_bad_seed(kept: KV, key: bytes, counts: SeedCounts, bad: url_lists.BadLine) -> None:
     """Count *bad* in *counts*; keep it for the list *key*, if there is room."""
     if len(counts.first_bad) < _SHOWN:
         counts.first_bad.append(str(bad))
@@ -175,10 +151,9 @@ def note_bad_seed(kept: KV, key: bytes, counts: SeedCounts, bad: BadLine) -> Non
     counts.bad += 1
 
 
-def bad_seed_lines(store: Store) -> Iterator[BadLine]:
-    """The kept lines of all lists that were no seeds."""
+def bad_seed_lines(store: Store) -> Iterator[url_lists.BadLine]:
     for _, value in bad_seed_table(store).items():
-        yield BadLine(*msgpack.unpackb(value))
+        yield url_lists.BadLine(*msgpack.unpackb(value))
 
 
 def seed_scheduler(
@@ -187,10 +162,10 @@ def seed_scheduler(
 ) -> ScheduleSeeds:  # fmt: skip
     """Returns a function that schedules seeds; *given* as in `Frontier.schedule`."""
 
-    def plant(seeds: Sequence[Seed]) -> int:
+    def plant(seeds: Sequence[url_lists.Seed]) -> int:
         entries = []
         for seed in seeds:
-            entry = Entry(host_of(seed.url), seed.url, priority=priority, flags=_START)
+            entry = Entry(host_of(seed.url), seed.url, priority=priority, flags=Flag.START)
             entry.seed_note = make_seed_note(seed.tag, guessed=seed.guessed)
             entries.append(entry)
         return frontier.admission.schedule(entries, now(), given=given())
@@ -198,54 +173,42 @@ def seed_scheduler(
     return plant
 
 
-_TELL = 10.0
-"""Seconds between two lines that say how far a list was read."""
-_ROOM = 0.25
-"""Seconds between two looks at whether fewer are pending."""
-_IN_MEMORY = 10_000
-"""Pending requests beyond which a crawl without a store takes no more seeds."""
+_STATS = {"lines": "lines", "seeds": "taken", "new": "new", "bad": "bad"}  # the stat of each count
+_TELL = 10.0  # seconds between two lines that say how far a list was read
+_ROOM = 0.25  # seconds between two looks at whether fewer are pending
+_IN_MEMORY = 10_000  # pending requests beyond which a crawl without a store takes no more seeds
 _GIVEN = "the arguments"
 
 
 class SeedIntake:
-    """Takes seeds into one crawl; *plant* schedules them.
-
-    Stats: ``suite/seeds/lines``, ``suite/seeds/taken``, ``suite/seeds/new``, ``suite/seeds/bad``,
-    ``suite/seeds/unreadable`` (lists).
-    """
-
     def __init__(self, crawl: Crawl, plant: ScheduleSeeds | None = None) -> None:
         self._crawl = crawl
         self._plant = plant or seed_scheduler(crawl.frontier, crawl.now)
         self._turns = TimeSlices()
         self._folder: TemporaryDirectory[str] | None = None
-        self._counted = (0, 0, 0, 0)
-        self._tell_at = 0.0
-        self._before = (0.0, 0)
+        self._counted = SeedCounts()
+        self._told = (0.0, 0)  # when, and after how many lines
 
     async def schedule_all(self, texts: Iterable[str]) -> list[str]:
-        """Schedule the seeds that *texts* name (`Source.parse`); return the errors of their lists.
-
-        Ends early when the crawl does. Raises `SettingsError` for a file that is not there.
-        """
-        sources = [(text, Source.parse(text)) for text in texts]
+        """Schedule the seeds that *texts* name; the errors of their lists. Or `SettingsError`."""
+        sources = [(text, url_lists.Source.parse(text)) for text in texts]
         wrong, crawl = [], self._crawl
-        given = [source for _, source in sources if source.kind is SourceKind.SEED]
+        given = [source for _, source in sources if source.kind == "seed"]
         if given:
             await self._schedule_given(given)
         for text, source in sources:
-            if source.kind is not SourceKind.SEED and not crawl.stopping:
+            if source.kind != "seed" and not crawl.stopping:
                 crawl.seeds.unread.discard(text)
                 try:
                     await self._read_list(source)
-                except READ_ERRORS as error:
-                    why = describe_read_error(error)
+                except url_lists.READ_ERRORS as error:
+                    why = url_lists.describe_read_error(error)
                     wrong.append(f"seeds: {source.name} cannot be read: {why}")
                     crawl.seeds.unread.add(text)
                     crawl.crawler.stats.inc_value("suite/seeds/unreadable")
         return wrong
 
-    async def _schedule_given(self, sources: Sequence[Source]) -> None:
+    async def _schedule_given(self, sources: Sequence[url_lists.Source]) -> None:
         lines = (f"{s.name} #tag={s.tag}" if s.tag else s.name for s in sources)
         seed_list = self._seed_list(_GIVEN, "")
         self._begin(seed_list)
@@ -256,9 +219,9 @@ class SeedIntake:
         if not self._crawl.stopping:
             self._say_end(seed_list)
 
-    async def _read_list(self, source: Source) -> None:
+    async def _read_list(self, source: url_lists.Source) -> None:
         seed_list = self._seed_list(source.name, source.tag)
-        if source.kind is SourceKind.REMOTE:
+        if source.kind == "remote":
             # Kept until it was read to its end; not downloaded again after that.
             path, of = self._place(source.name), [0, 0]
         else:
@@ -269,7 +232,7 @@ class SeedIntake:
         if seed_list.ended:
             logger.info("%s: read to its end by an earlier run", source.name)
             return
-        if source.kind is SourceKind.REMOTE and not path.exists():
+        if source.kind == "remote" and not path.exists():
             await self._fetch(source.name, path)
         if resumed:
             lines = counted(seed_list.counts.lines, "line")
@@ -288,12 +251,12 @@ class SeedIntake:
         seed_list.ended = True
         seed_list.save()
         await make_durable(self._crawl)
-        if source.kind is SourceKind.REMOTE:
+        if source.kind == "remote":
             path.unlink(missing_ok=True)
         self._say_end(seed_list)
 
     def _seed_list(self, name: str, tag: str) -> SeedList:
-        lines = SeedLines(name, tag, normal=self._crawl.normalizer)
+        lines = url_lists.SeedLines(name, tag, normal=self._crawl.normalizer)
         return SeedList(self._crawl.store, self._plant, lines, name)
 
     def _place(self, url: str) -> Path:
@@ -308,7 +271,7 @@ class SeedIntake:
         agent = str(self._crawl.crawler.settings["USER_AGENT"])
 
         def fetch() -> Iterator[None]:
-            download(url, path, agent)
+            url_lists.download(url, path, agent)
             yield None
 
         logger.info("%s: being downloaded", url)
@@ -335,26 +298,21 @@ class SeedIntake:
         return not crawl.store.durable and crawl.frontier.pending > _IN_MEMORY
 
     def _begin(self, seed_list: SeedList) -> None:
-        now, counts = time.monotonic(), seed_list.counts
-        self._counted = (counts.lines, counts.seeds, counts.new, counts.bad)
-        self._before = (now, counts.lines)
-        self._tell_at = now + _TELL
+        self._counted = replace(seed_list.counts)
+        self._told = time.monotonic(), seed_list.counts.lines
 
     def _count(self, seed_list: SeedList) -> None:
-        counts, stats = seed_list.counts, self._crawl.crawler.stats
-        numbers = (counts.lines, counts.seeds, counts.new, counts.bad)
-        for name, count, before in zip(
-            ("lines", "taken", "new", "bad"), numbers, self._counted, strict=True
-        ):
-            stats.inc_value(f"suite/seeds/{name}", count - before)
-        self._counted = numbers
+        counts, before = seed_list.counts, self._counted
+        for name, stat in _STATS.items():
+            new = getattr(counts, name) - getattr(before, name)
+            self._crawl.crawler.stats.inc_value(f"suite/seeds/{stat}", new)
+        self._counted = replace(counts)
 
     def _tell(self, seed_list: SeedList, share: float | None) -> None:
-        now = time.monotonic()
-        if now < self._tell_at:
+        now, (then, lines), counts = time.monotonic(), self._told, seed_list.counts
+        if now < then + _TELL:
             return
         self._count(seed_list)
-        counts, (then, lines) = seed_list.counts, self._before
         rate = (counts.lines - lines) / (now - then)
         of_file = "" if share is None else f", {share:.1%} of the file"
         # Whole, so that the quiet log does not take one for a repetition of the last one.
@@ -362,7 +320,7 @@ class SeedIntake:
             f"{seed_list.name}: {counted(counts.seeds, 'seed')} of "
             f"{counted(counts.lines, 'line')}, {rate:,.0f}/s{of_file}"
         )
-        self._before, self._tell_at = (now, counts.lines), now + _TELL
+        self._told = now, counts.lines
 
     def _say_end(self, seed_list: SeedList) -> None:
         self._count(seed_list)
@@ -380,11 +338,7 @@ class SeedIntake:
 
 
 class SeedSource(Protocol):
-    """Seeds that come while the crawl runs.
-
-    Attributes:
-        busy: seeds that were taken are yet to become requests.
-    """
+    """Seeds that come while the crawl runs; *busy*: some are yet to become requests."""
 
     busy: bool
 
@@ -395,8 +349,7 @@ class SeedSource(Protocol):
 class CrawlSeeds:
     """SUITE_SEEDS of one crawl, and seeds of other sources.
 
-    *enqueue* schedules a request with the note of a seed: in the spider profile a seed is a request
-    like one of ``start()``.
+    *enqueue* schedules one as a request, as in the spider profile.
     """
 
     def __init__(self, crawl: Crawl, enqueue: Callable[[Request, str], bool]) -> None:
@@ -448,7 +401,7 @@ class CrawlSeeds:
                 logger.error("%s; the crawl goes on without the rest of it", each)
         crawl.wake()
 
-    def _plant(self, seeds: Sequence[Seed]) -> int:
+    def _plant(self, seeds: Sequence[url_lists.Seed]) -> int:
         new = 0
         for seed in seeds:
             request = Request(seed.url, meta={"is_start_request": True})
@@ -457,6 +410,6 @@ class CrawlSeeds:
 
 
 def _read(path: Path, begin: int) -> Iterator[tuple[bytes, float | None]]:
-    with ListFile(path) as file:
+    with url_lists.ListFile(path) as file:
         file.skip(begin)
         yield from file.blocks()

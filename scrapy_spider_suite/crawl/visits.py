@@ -32,8 +32,7 @@ from scrapy_spider_suite.exceptions import (
     UnwantedMediaType,
 )
 from scrapy_spider_suite.fetch.exchange import Exchange, pop_exchange
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health, event_of_status
-from scrapy_spider_suite.frontier.politeness import parse_retry_after
+from scrapy_spider_suite.frontier.outcomes import Event, Health, event_of_status, parse_retry_after
 from scrapy_spider_suite.frontier.workbench import HostState
 from scrapy_spider_suite.runtime.text import counted
 
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.fetch_loop import FetchLoop
     from scrapy_spider_suite.crawl.maintenance import Maintenance
     from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
-    from scrapy_spider_suite.crawl.redirects import LinkRedirects
+    from scrapy_spider_suite.crawl.requests import LinkRedirects
 
 logger = logging.getLogger(__name__)
 
@@ -99,7 +98,7 @@ class DeadHosts:
 
     def heard(self, host: HostState, event: Event) -> None:
         """Note the *event* of a visit to *host*, after its back-off was set."""
-        health = OUTCOMES[event].health
+        health = event.outcome.health
         # An earlier run may know: an attempt that did not fail was answered. That of now is not
         # counted yet.
         record = host.record
@@ -291,7 +290,7 @@ class ForeignDownloader:
             exchange = exchange or Exchange.of_handler(request.url, request.method, result)
             self._visits.caps.received(exchange, lease)
         visit, workbench, now = lease.visit, crawl.frontier.workbench, crawl.now()
-        wired = error is None or OUTCOMES[event_of_error(error)].health is not Health.NONE
+        wired = error is None or event_of_error(error).outcome.health is not Health.NONE
         if visit is not None and wired:
             visit.wired = True
             workbench.begin(visit.host, visit.address, now, visit=True)
@@ -399,7 +398,7 @@ class Visits:
         crawl = self._crawl
         heard = lease.heard or Event.IGNORED
         rest = self.bursts.pop(lease, None) if self.bursts else None
-        if rest and OUTCOMES[heard].health in (Health.WELL, Health.NONE):
+        if rest and heard.outcome.health in (Health.WELL, Health.NONE):
             self.ready.append(self.hand_out(rest))
             lease.visit = None
             return
@@ -417,7 +416,7 @@ class Visits:
                 self.dead_hosts.heard(visit.host, heard)
                 self._say_why(visit.host)
             if crawl.rates is not None:
-                crawl.rates.heard(visit.host, OUTCOMES[heard].health)
+                crawl.rates.heard(visit.host, heard.outcome.health)
 
     def put_back_waiting(self) -> None:
         for lease in (*self.ready, *(x for rest in self.bursts.values() for x in rest)):
@@ -448,7 +447,7 @@ class Visits:
         The pause does not grow: an item waits for its images, and its crawl for the item.
         """
         crawl = self._crawl
-        if OUTCOMES[event_of_result(response)].health is Health.OVERLOADED:
+        if event_of_result(response).outcome.health is Health.OVERLOADED:
             asked, why = response.headers.get(b"Retry-After"), "Retry-After"
             wait = _retry_after(response.status, asked)
             if wait is None:

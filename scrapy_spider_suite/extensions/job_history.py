@@ -20,7 +20,7 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.filters import get_filters
+from scrapy_spider_suite.crawl.crawl_policy import get_filters
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.settings.declarations import setting_name
@@ -29,7 +29,7 @@ from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.job_directory import JobHistory, digest_of
 from scrapy_spider_suite.urls.filters import Stage
-from scrapy_spider_suite.urls.url_lists import Source, SourceKind
+from scrapy_spider_suite.urls.url_lists import Source
 
 logger = logging.getLogger(__name__)
 
@@ -171,7 +171,7 @@ def _digests(texts: Iterable[str]) -> list[dict[str, Any]]:
         except SettingsError:  # it was there when the job was begun
             found.append({"source": text, "missing": True})
             continue
-        if source.kind is SourceKind.SEED:
+        if source.kind == "seed":
             single.append(source.name)
         else:
             found.append({"source": source.name, **_contents(Path(source.name), source.kind)})
@@ -183,8 +183,8 @@ def _digest_of_names(texts: list[str]) -> dict[str, Any]:
     return {"named": len(texts), "first": texts[:_NAMED_MAX], "sha256": digest}
 
 
-def _contents(path: Path, kind: SourceKind) -> dict[str, Any]:
-    if kind is not SourceKind.FILE or not path.is_file():
+def _contents(path: Path, kind: str) -> dict[str, Any]:
+    if kind != "file" or not path.is_file():
         return {}
     try:
         with path.open("rb") as file:

@@ -7,21 +7,14 @@ IPv6 forms that carry an IPv4 address, and its answers changed between Python re
 
 from __future__ import annotations
 
+import ipaddress
 import re
 from collections.abc import Iterable
-from ipaddress import (
-    IPv4Address,
-    IPv4Network,
-    IPv6Address,
-    IPv6Network,
-    ip_address,
-    ip_network,
-)
 
 from scrapy_spider_suite.urls.host_patterns import embedded_ipv4
 
-Address = IPv4Address | IPv6Address
-Network = IPv4Network | IPv6Network
+Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 _V4_KINDS = {
     "0.0.0.0/8": "unspecified",  # RFC 1122: "this" network; Linux connects 0.0.0.0 to itself
@@ -67,14 +60,14 @@ _EMBEDDINGS = (
     ("2001::/32", 64, False),  # RFC 4380: Teredo, server
 )
 
-_GLOBAL_UNICAST = IPv6Network("2000::/3")
+_GLOBAL_UNICAST = ipaddress.IPv6Network("2000::/3")
 
 _Row = tuple[int, int, str]  # network, mask, kind
 
 
 def _rows(kinds: dict[str, str]) -> tuple[_Row, ...]:
     # Integers: a look-up is a few ANDs.
-    networks = [(ip_network(text), kind) for text, kind in kinds.items()]
+    networks = [(ipaddress.ip_network(text), kind) for text, kind in kinds.items()]
     return tuple((int(net.network_address), int(net.netmask), kind) for net, kind in networks)
 
 
@@ -82,7 +75,7 @@ _V4_ROWS = _rows(_V4_KINDS)
 _V6_ROWS = _rows(_V6_KINDS)
 _EMBEDDING_ROWS = tuple(
     (int(net.network_address), int(net.netmask), shift, inverted)
-    for net, shift, inverted in ((IPv6Network(text), s, i) for text, s, i in _EMBEDDINGS)
+    for net, shift, inverted in ((ipaddress.IPv6Network(text), s, i) for text, s, i in _EMBEDDINGS)
 )
 
 
@@ -93,23 +86,20 @@ def _kind_in(rows: tuple[_Row, ...], address: int) -> str | None:
     return None
 
 
-def embedded_addresses(address: IPv6Address) -> tuple[IPv4Address, ...]:
+def embedded_addresses(address: ipaddress.IPv6Address) -> tuple[ipaddress.IPv4Address, ...]:
     """Return the IPv4 addresses that traffic to *address* is carried to; for Teredo, both ends."""
     number = int(address)
     found = []
     for network, mask, shift, inverted in _EMBEDDING_ROWS:
         if number & mask == network:
             inner = number >> shift & 0xFFFFFFFF
-            found.append(IPv4Address(inner ^ 0xFFFFFFFF if inverted else inner))
+            found.append(ipaddress.IPv4Address(inner ^ 0xFFFFFFFF if inverted else inner))
     return tuple(found)
 
 
 def special_kind(address: Address) -> str | None:
-    """Return the kind of *address*, or None for the public Internet.
-
-    An IPv6 address with an IPv4 address is of its kind. IPv6 outside 2000::/3 is reserved.
-    """
-    if isinstance(address, IPv4Address):
+    """The kind of *address* (of the IPv4 address in it), or None for the public Internet."""
+    if isinstance(address, ipaddress.IPv4Address):
         return _kind_in(_V4_ROWS, int(address))
     if address.scope_id is not None:
         return "zoned"  # RFC 4007: a zone names an interface of this machine
@@ -121,11 +111,7 @@ def special_kind(address: Address) -> str | None:
 
 
 class AddressPolicy:
-    """Allows connections to public addresses, and to those in *allow*.
-
-    *allow*: False, True (all), or a list of addresses (``"10.1.2.3"``, ``"[::1]"``), networks
-    (``"127.0.0.0/8"``), hosts and domains (``".corp.example"``). Raises `ValueError`.
-    """
+    """Allows public addresses, and those in *allow* (all: True). Raises `ValueError`."""
 
     def __init__(self, allow: bool | Iterable[str] = False) -> None:
         self._all = allow is True
@@ -139,10 +125,7 @@ class AddressPolicy:
         self._withdrawn: set[str] = set()
 
     def trust(self, host: str) -> bool:
-        """Allow *host* any address until `note_addresses` finds a public one; True if new.
-
-        The operator named the host, not a page.
-        """
+        """Allow *host*, which the operator named, until it has a public address; True if new."""
         if host in self._hosts or host in self._trusted or host in self._withdrawn:
             return False
         self._trusted.add(host)
@@ -154,24 +137,17 @@ class AddressPolicy:
         self._withdrawn.add(host)
 
     def note_addresses(self, host: str, addresses: Iterable[str]) -> bool:
-        """Withdraw trust in *host* if it has a public address; True if withdrawn now.
-
-        Its name server could move the name inside later (DNS rebinding).
-        """
-        public = any(not special_kind(ip_address(a)) for a in addresses)
+        """Withdraw trust in *host* if it has a public address (DNS rebinding); True if so now."""
+        public = any(not special_kind(ipaddress.ip_address(a)) for a in addresses)
         if public and host in self._trusted:
             self.withdraw(host)
             return True
         return False
 
     def why_refused(self, address: str, host: str) -> str | None:
-        """Return why *host* may not be fetched from *address*, or None.
-
-        *address* is numeric, IPv6 without brackets; *host*, as ada writes it, counts for exceptions
-        only.
-        """
+        """Why *host*, as ada writes it, may not be fetched from the numeric *address*, or None."""
         try:
-            parsed = ip_address(address)
+            parsed = ipaddress.ip_address(address)
         except ValueError:
             return f"{address!r} is not an address"
         if self._all:
@@ -193,7 +169,7 @@ class AddressPolicy:
     def _allows_address(self, address: Address) -> bool:
         if any(address in network for network in self._networks):
             return True
-        if isinstance(address, IPv4Address) or address.scope_id is not None:
+        if isinstance(address, ipaddress.IPv4Address) or address.scope_id is not None:
             return False
         inner = embedded_addresses(address)
         return bool(inner) and all(
@@ -208,7 +184,7 @@ def _parse_entry(text: str) -> Network | str:
     entry = text.strip().lower()
     bare = entry[1:-1] if entry.startswith("[") and entry.endswith("]") else entry
     try:
-        return ip_network(bare, strict=False)
+        return ipaddress.ip_network(bare, strict=False)
     except ValueError:
         pass
     if _HOST_ENTRY.fullmatch(entry) and not _NUMERIC_END.search(entry):
@@ -228,17 +204,14 @@ def literal_address(host: str) -> str | None:
         return None
     try:
         if host.startswith("[") and host.endswith("]"):
-            return str(IPv6Address(host[1:-1]))
-        return str(IPv4Address(host))
+            return str(ipaddress.IPv6Address(host[1:-1]))
+        return str(ipaddress.IPv4Address(host))
     except ValueError:
         return None
 
 
 def invalid_name_reason(host: str) -> str | None:
-    """Return why *host* (lower case, no trailing dot) cannot be a host name, or None.
-
-    Lengths: RFC 1035 §2.3.4. Underscores are allowed.
-    """
+    """Why *host* cannot be a host name (RFC 1035 §2.3.4), or None; "_" is allowed."""
     if not host or len(host) > 253:
         return "a host name has 1 to 253 characters"
     if not host.isascii():
@@ -253,15 +226,11 @@ def invalid_name_reason(host: str) -> str | None:
 
 
 def pacing_key(address: str, v6_prefix: int = 64) -> str:
-    """Return the pacing key of *address*: addresses with one key count as one machine.
-
-    IPv4: the address. IPv6: its network of *v6_prefix* bits, such as ``2001:db8:0:1::/64``; the
-    IPv4 address of IPv4-mapped, NAT64 and 6to4 ones. Raises `ValueError`.
-    """
+    """The pacing key: an IPv4 address, also inside IPv6, or a network. Raises `ValueError`."""
     if ":" not in address:
         return address
-    parsed = IPv6Address(address.partition("%")[0])
+    parsed = ipaddress.IPv6Address(address.partition("%")[0])
     inner = embedded_ipv4(int(parsed))
     if inner is not None:
-        return str(IPv4Address(inner))
-    return str(IPv6Network((parsed, v6_prefix), strict=False))
+        return str(ipaddress.IPv4Address(inner))
+    return str(ipaddress.IPv6Network((parsed, v6_prefix), strict=False))

@@ -20,13 +20,8 @@ from collections import OrderedDict
 from typing import Any, Final, NamedTuple, Protocol
 from weakref import WeakKeyDictionary
 
+from scrapy import exceptions
 from scrapy.crawler import Crawler
-from scrapy.exceptions import (
-    CannotResolveHostError,
-    DownloadConnectionRefusedError,
-    DownloadFailedError,
-    DownloadTimeoutError,
-)
 from scrapy.settings import BaseSettings, default_settings
 
 from scrapy_spider_suite.errors import OutOfFilesError
@@ -42,8 +37,6 @@ are being closed give their files back a turn or two of the loop later."""
 
 
 class ConnectionKey(NamedTuple):
-    """Equal for two fetches that may share a connection."""
-
     address: str
     scheme: str
     host: str
@@ -52,25 +45,12 @@ class ConnectionKey(NamedTuple):
 
 
 class ConnectionListener(Protocol):
-    """Hears of a connection during a request."""
-
-    def received(self, data: bytes) -> None:
-        """Called with the bytes that came."""
-
-    def disconnected(self, error: Exception | None) -> None:
-        """Called at the end of the connection; *error* is None if orderly."""
+    def received(self, data: bytes) -> None: ...
+    def disconnected(self, error: Exception | None) -> None: ...
 
 
 class Connection(asyncio.Protocol):
-    """One TCP or TLS connection.
-
-    Attributes:
-        listener: gets the bytes of an answer; None: idle.
-        peer: the connected address; "" before.
-        tls_protocols: ``tls/1.3`` over TLS, else nothing.
-        fetches: requests sent on it.
-        idle_until: loop time, in seconds, at which an idle one is closed.
-    """
+    """One TCP or TLS connection; without a *listener* it is idle, until *idle_until* (loop)."""
 
     __slots__ = (
         "_holds_slot", "_pool", "_transport", "certificate", "fetches", "idle_until", "key",
@@ -99,7 +79,6 @@ class Connection(asyncio.Protocol):
         return self._transport.get_extra_info("ssl_object") if self._transport else None
 
     def hold_slot(self) -> None:
-        """Release the slot at the connection's end."""
         if self._transport is None:
             self._pool.slots.release()
         else:
@@ -147,13 +126,7 @@ class Connection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """Idle connections by key, at most *limit*; belongs to one event loop.
-
-    Attributes:
-        slots: one for each open connection; acquired before connecting.
-        counts: see ``suite/connections/…`` in docs/stats.md.
-        logs_tls: protocol and cipher of each connection are logged.
-    """
+    """Idle connections by key, at most *limit*; *slots*: one for each open connection."""
 
     logs_tls = False
 
@@ -163,7 +136,6 @@ class ConnectionPool:
         self.counts = dict.fromkeys(_COUNTS, 0)
         self._by_key: dict[ConnectionKey, list[Connection]] = {}
         self._by_age: OrderedDict[Connection, None] = OrderedDict()  # least recently used first
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._sweeper: asyncio.TimerHandle | None = None
 
     def checkout(self, key: ConnectionKey) -> Connection | None:
@@ -185,7 +157,7 @@ class ConnectionPool:
             return
         while len(self._by_age) >= self.limit:
             self._evict()
-        loop = self._running_loop()
+        loop = asyncio.get_running_loop()
         connection.idle_until = loop.time() + seconds
         self._by_key.setdefault(connection.key, []).append(connection)
         self._by_age[connection] = None
@@ -227,7 +199,7 @@ class ConnectionPool:
         self.counts["evicted"] += 1
 
     def _sweep(self) -> None:
-        loop = self._running_loop()
+        loop = asyncio.get_running_loop()
         now = loop.time()
         for connection in [c for c in self._by_age if c.idle_until <= now]:
             self.forget(connection)
@@ -235,18 +207,13 @@ class ConnectionPool:
             self.counts["expired"] += 1
         self._sweeper = loop.call_later(SWEEP_SECONDS, self._sweep) if self._by_age else None
 
-    def _running_loop(self) -> asyncio.AbstractEventLoop:
-        if self._loop is None:
-            self._loop = asyncio.get_running_loop()
-        return self._loop
-
 
 OUT_OF_FILES = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM})
 """Errors of ``socket`` and ``connect`` when this process, not the server, ran short."""
 CONNECT_FAILURES = (
-    DownloadConnectionRefusedError,
-    DownloadFailedError,
-    DownloadTimeoutError,
+    exceptions.DownloadConnectionRefusedError,
+    exceptions.DownloadFailedError,
+    exceptions.DownloadTimeoutError,
 )
 """Failures of one address, after which another address of the host may be tried."""
 
@@ -254,15 +221,10 @@ CONNECT_FAILURES = (
 async def connect(
     pool: ConnectionPool, key: ConnectionKey, tls: ssl.SSLContext | None, timeout: asyncio.Timeout
 ) -> Connection:
-    """Open a connection to *key*'s address, over TLS for *key*'s host.
+    """Open a connection, over TLS for *key*'s host; a wait for a slot stops *timeout*.
 
-    Without a free slot, or out of files, it closes idle connections. A wait for a slot does not
-    count against *timeout*.
-
-    Raises:
-        OutOfFilesError: no file is left, with all idle connections closed.
-        CannotResolveHostError: TLS cannot ask for the host.
-        DownloadConnectionRefusedError, DownloadTimeoutError, DownloadFailedError.
+    Without a free slot, or out of files, it closes idle connections. Raises `OutOfFilesError`,
+    `CannotResolveHostError` (TLS cannot ask for the host), and Scrapy's download errors.
     """
     if pool.slots.locked():
         await _wait_for_slot(pool, timeout)
@@ -320,9 +282,9 @@ async def _connect(
         try:
             encoded = name.encode("idna")
         except UnicodeError as error:
-            raise CannotResolveHostError(f"{key.host[:200]!r}: {error}") from error
+            raise exceptions.CannotResolveHostError(f"{key.host[:200]!r}: {error}") from error
         if not encoded:
-            raise CannotResolveHostError(f"{key.host[:200]!r} is no host")
+            raise exceptions.CannotResolveHostError(f"{key.host[:200]!r} is no host")
     _, connection = await asyncio.get_running_loop().create_connection(
         lambda: Connection(pool, key),
         key.address,
@@ -338,12 +300,12 @@ async def _connect(
 def _translated(error: OSError, key: ConnectionKey) -> Exception:
     message = f"{key.host} at {key.address} port {key.port}: {error}"
     if isinstance(error, ssl.SSLError):
-        return DownloadFailedError(message)
+        return exceptions.DownloadFailedError(message)
     if error.errno == errno.ECONNREFUSED:
-        return DownloadConnectionRefusedError(message)
+        return exceptions.DownloadConnectionRefusedError(message)
     if error.errno == errno.ETIMEDOUT:
-        return DownloadTimeoutError(message)
-    return DownloadFailedError(message)
+        return exceptions.DownloadTimeoutError(message)
+    return exceptions.DownloadFailedError(message)
 
 
 _ENOUGH: Final = (1 << 20, 1 << 16, 10_240)
@@ -399,15 +361,9 @@ def has_own_context_factory(settings: BaseSettings) -> bool:
 
 
 def make_ssl_context(settings: BaseSettings) -> ssl.SSLContext:
-    """Return a client context by Scrapy's settings for TLS.
+    """A client context by Scrapy's settings for TLS.
 
-    ``DOWNLOAD_VERIFY_CERTIFICATES`` (off by default), ``DOWNLOADER_CLIENT_TLS_CIPHERS``,
-    ``DOWNLOAD_TLS_MIN_VERSION``, ``DOWNLOAD_TLS_MAX_VERSION`` (Scrapy 2.17),
-    ``DOWNLOADER_CLIENT_TLS_METHOD``.
-
-    Raises:
-        ValueError: a version or method has an unknown name.
-        ssl.SSLError: no cipher fits.
+    Raises `ValueError` for an unknown version or method, ``ssl.SSLError`` if no cipher fits.
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     if settings.getbool("DOWNLOAD_VERIFY_CERTIFICATES"):

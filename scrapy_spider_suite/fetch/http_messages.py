@@ -59,11 +59,7 @@ def content_length(values: list[bytes]) -> int:
 
 
 def repair_head(head: bytes) -> bytes:
-    """Return *head* for a strict parser.
-
-    Drops lines without a colon (Scrapy issue 210) or a token as a name, and a repeated
-    ``Content-Length``; joins folded lines.
-    """
+    """*head* for a strict parser: no line without a field (Scrapy issue 210), none folded."""
     start, *lines = _unfold(head)
     match = _STATUS_LINE.match(start)
     if match is None:
@@ -131,15 +127,6 @@ class ResponseReader:
 
     Invariant: `head_done` is set before the first byte of body, `done` after the last, and nothing
     but `excess` changes after `done`.
-
-    Attributes:
-        version: such as ``HTTP/1.1``.
-        fields: names in the case of Scrapy's ``Headers``, to values in order.
-        head: the final head as sent, with the empty line.
-        length: bytes of body by the head, or None.
-        size: bytes of body received.
-        excess: bytes beyond the response came.
-        touched: at least one byte came.
     """
 
     __slots__ = (
@@ -159,12 +146,13 @@ class ResponseReader:
         self._parser: httptools.HttpResponseParser | None = None
         self._wire = 0  # bytes of the chunked body as sent, framing included
         self.status = 0
-        self.version = ""
-        self.head = b""
-        self.fields: dict[bytes, list[bytes]] = {}
+        self.version = ""  # such as ``HTTP/1.1``
+        self.head = b""  # as sent, with the empty line
+        self.fields: dict[bytes, list[bytes]] = {}  # names as in Scrapy's ``Headers``
         self.framing = Framing.LENGTH
-        self.length: int | None = None
-        self.size = 0
+        self.length: int | None = None  # bytes of body by the head
+        self.size = 0  # bytes of body received
+        # Bytes beyond the response came; at least one byte came.
         self.head_done = self.done = self.excess = self.touched = False
 
     def feed(self, data: bytes) -> None:
@@ -198,7 +186,6 @@ class ResponseReader:
         return bytes(self._body[start:] if start else self._body)
 
     def cut_body(self, size: int) -> None:
-        """Drop all but the first *size* bytes of the body."""
         self._body = self._body[:size]
 
     @property
@@ -217,7 +204,6 @@ class ResponseReader:
 
     @property
     def keep_alive_timeout(self) -> int | None:
-        """Seconds by ``Keep-Alive: timeout=``, or None."""
         match = _KEEP_ALIVE_TIMEOUT.search(b",".join(self.fields.get(b"Keep-Alive", ())))
         return int(match[1]) if match else None
 
@@ -411,12 +397,7 @@ MEDIA_TYPES: Final = "suite_media_types"
 
 
 class Origin(Struct, frozen=True, gc=False):
-    """The server of a URL, outside garbage collection.
-
-    Attributes:
-        host: for name service and certificate: no brackets, no userinfo.
-        header: value of the ``Host`` field.
-    """
+    """The server of a URL; *host*: no brackets, no userinfo; *header*: the ``Host`` field."""
 
     scheme: str
     host: str
@@ -425,7 +406,7 @@ class Origin(Struct, frozen=True, gc=False):
 
 
 def split_url(url: str) -> tuple[Origin, bytes]:
-    """Return the origin of *url*, and the unchanged request target: path and query.
+    """The origin of *url*, and the unchanged request target: path and query.
 
     Raises `UnsupportedURLSchemeError`, `UnsendableRequestError`.
     """
@@ -471,10 +452,9 @@ def _origin(scheme: str, netloc: str) -> Origin:
 def request_bytes(
     method: str, target: bytes, host: bytes, headers: dict[bytes, list[bytes]], body: bytes
 ) -> bytes:
-    """Return the whole request.
+    """The whole request. Raises `UnsendableRequestError`: no token (RFC 9110 §5.6.2).
 
-    *headers*: names to values, each value one field. Line breaks in a value become spaces: no value
-    can add a field. Raises `UnsendableRequestError`: no token (RFC 9110 §5.6.2).
+    Line breaks in a value become spaces: no value can add a field.
     """
     verb = method.encode("latin-1", "replace")
     if not _TOKEN.fullmatch(verb):

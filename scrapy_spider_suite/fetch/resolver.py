@@ -1,20 +1,25 @@
 """The resolver of a crawl: host names to addresses that it may connect to.
 
 Failures are cached, an open question is shared, a bounded number is asked at a time.
-`AddressPolicy` judges the addresses found, never the name.
+`AddressPolicy` judges the addresses found, never the name. Name servers and hosts file are asked
+through c-ares (pycares) on the running event loop: aiodns runs it in a thread, where each answer
+would wait for the interpreter lock twice.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
+import math
 import socket
 import time
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, NamedTuple
 from weakref import WeakKeyDictionary
 
+import pycares
 from msgspec import Struct
 from pycares import errno
 from scrapy import signals
@@ -33,9 +38,279 @@ from scrapy_spider_suite.fetch.address_rules import (
     invalid_name_reason,
     literal_address,
 )
-from scrapy_spider_suite.fetch.dns_client import DnsClient, OutageWarning
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.settings.values import Endpoint
+
+logger = logging.getLogger(__name__)
+
+TICK = 0.1  # seconds between two checks of timeouts while questions are open
+FIRST_WAIT = 1.0  # most seconds to the second try, with a server whose speed is not known yet
+LEAST_WAIT = 0.25  # least seconds to the second try, which c-ares takes with a fast server
+MAX_ADDRESSES = 16  # addresses kept of one answer, which may hold thousands
+
+# ARES_AI_NOSORT of ares.h, for which pycares has no name: without it c-ares opens a socket to each
+# address found.
+_NO_SORT = 1 << 7
+
+_RECORD_TYPE = {
+    socket.AF_INET: pycares.QUERY_TYPE_A,
+    socket.AF_INET6: pycares.QUERY_TYPE_AAAA,
+}
+
+_ADDRESS_RECORDS = (pycares.ARecordData, pycares.AAAARecordData)
+
+_Result = pycares.AddrInfoResult | pycares.DNSResult
+
+
+class DnsAnswer(NamedTuple):
+    addresses: tuple[str, ...]  # numeric, in the order of the answer
+    ttl: int  # seconds, the least of the records; 0 for the hosts file
+    code: int | None = None  # why there are no addresses
+
+
+class AresChannel:
+    """A set of name servers (none: the system's) and the open questions; for one event loop.
+
+    c-ares caches answers for their TTL without bounds: `DnsClient` replaces channels.
+    """
+
+    def __init__(self, servers: Sequence[str], timeout: float) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._watched: set[int] = set()
+        self._open: set[asyncio.Future[DnsAnswer]] = set()
+        self._ticker: asyncio.TimerHandle | None = None
+        self._closed = False
+        self._dns_alone = bool(servers)
+        # c-ares waits for the first try as long as five answers took of late, twice as long for
+        # each further one, shortened by up to a half at random, and ignores late answers.
+        self._ares = pycares.Channel(
+            servers=servers,
+            tries=max(2, math.ceil(math.log2(2 * timeout / LEAST_WAIT))),
+            timeout=min(FIRST_WAIT, timeout / 4),
+            sock_state_cb=self._watch,
+        )
+
+    @property
+    def idle(self) -> bool:
+        return not self._open
+
+    def ask(self, host: str, family: socket.AddressFamily) -> asyncio.Future[DnsAnswer]:
+        """Ask for the addresses of *host* (ASCII) of one *family*; the future never raises."""
+        future: asyncio.Future[DnsAnswer] = self._loop.create_future()
+
+        def settle(result: _Result | None, code: int | None) -> None:
+            self._open.discard(future)
+            if not future.done():
+                future.set_result(_answer(result, code))
+
+        self._open.add(future)
+        try:
+            if self._dns_alone:
+                # Not getaddrinfo with lookups="b": pycares frees that text before c-ares reads it.
+                self._ares.query(host, _RECORD_TYPE[family], callback=settle)
+            else:
+                self._ares.getaddrinfo(
+                    host, None, family=family, type=socket.SOCK_STREAM, flags=_NO_SORT,
+                    callback=settle,
+                )  # fmt: skip
+        except pycares.AresError as error:
+            # For some failures pycares raises, for some it calls back, for some it does both.
+            settle(None, error.args[0])
+        self._keep_ticking()
+        return future
+
+    def close(self) -> None:
+        """Answer all open questions with ``ARES_ECANCELLED`` and close the sockets."""
+        if self._closed:
+            return
+        self._ares.cancel()
+        # From here on c-ares may call back from the thread in which pycares takes it apart.
+        self._closed = True
+        if self._ticker is not None:
+            self._ticker.cancel()
+        for fd in tuple(self._watched):
+            self._forget(fd)
+        self._ares.close()
+
+    def _keep_ticking(self) -> None:
+        if self._open and self._ticker is None and not self._closed:
+            self._ticker = self._loop.call_later(TICK, self._tick)
+
+    def _tick(self) -> None:
+        self._ticker = None
+        self._ares.process_fd(pycares.ARES_SOCKET_BAD, pycares.ARES_SOCKET_BAD)
+        self._keep_ticking()
+
+    def _watch(self, fd: int, readable: bool, writable: bool) -> None:
+        # Neither readable nor writable: c-ares is about to close it.
+        if self._closed:
+            return
+        self._forget(fd)
+        if readable:
+            self._loop.add_reader(fd, self._ares.process_fd, fd, pycares.ARES_SOCKET_BAD)
+        if writable:
+            self._loop.add_writer(fd, self._ares.process_fd, pycares.ARES_SOCKET_BAD, fd)
+        if readable or writable:
+            self._watched.add(fd)
+
+    def _forget(self, fd: int) -> None:
+        if fd not in self._watched:
+            return
+        self._watched.discard(fd)
+        if not self._loop.is_closed():
+            self._loop.remove_reader(fd)
+            self._loop.remove_writer(fd)
+
+
+def _answer(result: _Result | None, code: int | None) -> DnsAnswer:
+    if result is None:
+        return DnsAnswer((), 0, errno.ARES_ENODATA if code is None else code)
+    if isinstance(result, pycares.AddrInfoResult):
+        # pycares has the text of an address as bytes.
+        found = [node.addr[0].decode("ascii") for node in result.nodes]
+        ttls = [node.ttl for node in result.nodes] + [cname.ttl for cname in result.cnames]
+    else:
+        data = (record.data for record in result.answer)
+        found = [each.addr for each in data if isinstance(each, _ADDRESS_RECORDS)]
+        ttls = [record.ttl for record in result.answer]
+    if not found:
+        return DnsAnswer((), 0, errno.ARES_ENODATA)
+    return DnsAnswer(tuple(dict.fromkeys(found))[:MAX_ADDRESSES], min(ttls))
+
+
+MAX_AGE = 60.0
+"""Seconds after which the next question opens a new channel, which reads ``resolv.conf`` again."""
+MIN_AGE = 1.0  # seconds that a channel is used at least, even after `DnsClient.skip_cache`
+MAX_ASKED = 4096
+"""Questions after which the next one opens a new channel; c-ares keeps some 650 bytes of each."""
+ALONE = 32  # most questions at a time that are asked on a channel of their own
+
+
+class DnsClient:
+    """The channel in use and its predecessors; no answer is repeated after `MAX_AGE` seconds."""
+
+    def __init__(self, servers: Sequence[str], timeout: float, now: Callable[[], float]) -> None:
+        self._servers = tuple(servers)
+        self._timeout = timeout
+        self._now = now
+        self._current: AresChannel | None = None
+        self._opened = 0.0
+        self._asked = 0
+        self._skips_cache = False
+        self._retired: set[AresChannel] = set()
+        self._alone = asyncio.Semaphore(ALONE)
+        self._closed = False
+
+    async def ask(self, host: str, family: socket.AddressFamily, seconds: float) -> DnsAnswer:
+        """Return the addresses of *host*, or the code of a failure, within *seconds*."""
+        deadline = asyncio.get_running_loop().time() + seconds
+        answer = await self._ask_in(self._channel, host, family, seconds)
+        if answer.code == errno.ARES_EBADRESP and not self._closed:
+            # c-ares lets one datagram that makes no sense fail every question that is open with
+            # the server, so that one hostile name took all others with it.
+            return await self._ask_alone(host, family, deadline)
+        if answer.code == errno.ARES_ECONNREFUSED:
+            # Out of files, c-ares cannot read resolv.conf and takes this machine for the server.
+            self.skip_cache()
+        return answer
+
+    async def _ask_in(
+        self, channel: Callable[[], AresChannel], host: str, family: socket.AddressFamily,
+        seconds: float,
+    ) -> DnsAnswer:  # fmt: skip
+        if self._closed:
+            return DnsAnswer((), 0, errno.ARES_ECANCELLED)
+        try:
+            question = channel().ask(host, family)
+        except pycares.AresError:
+            return DnsAnswer((), 0, errno.ARES_ENOTINITIALIZED)
+        try:
+            return await asyncio.wait_for(question, max(0.0, seconds))
+        except TimeoutError:
+            return DnsAnswer((), 0, errno.ARES_ETIMEOUT)
+
+    async def _ask_alone(
+        self, host: str, family: socket.AddressFamily, deadline: float
+    ) -> DnsAnswer:
+        async with self._alone:
+            try:
+                channel = AresChannel(self._servers, self._timeout)
+            except pycares.AresError:
+                return DnsAnswer((), 0, errno.ARES_ENOTINITIALIZED)
+            self._retired.add(channel)  # so that `close` finds it
+            try:
+                left = deadline - asyncio.get_running_loop().time()
+                return await self._ask_in(lambda: channel, host, family, left)
+            finally:
+                self._close_channel(channel)
+
+    def skip_cache(self) -> None:
+        """Have the servers answer the next question, not a cache."""
+        self._skips_cache = True
+
+    def close(self) -> None:
+        self._closed = True
+        for channel in (self._current, *self._retired):
+            if channel is not None:
+                channel.close()
+        self._current = None
+        self._retired.clear()
+
+    def _channel(self) -> AresChannel:
+        age = self._now() - self._opened
+        worn = age >= MAX_AGE or self._asked >= MAX_ASKED or (self._skips_cache and age >= MIN_AGE)
+        if self._current is None or worn:
+            successor = AresChannel(self._servers, self._timeout)
+            if self._current is not None:
+                self._retired.add(self._current)
+                loop = asyncio.get_running_loop()
+                loop.call_later(self._timeout, self._close_channel, self._current)
+            for idle in [each for each in self._retired if each.idle]:
+                self._close_channel(idle)
+            self._current = successor
+            self._opened = self._now()
+            self._asked = 0
+            self._skips_cache = False
+        self._asked += 1
+        return self._current
+
+    def _close_channel(self, channel: AresChannel) -> None:
+        self._retired.discard(channel)
+        channel.close()
+
+
+_UNANSWERED = frozenset({errno.ARES_ECONNREFUSED, errno.ARES_ETIMEOUT})
+_UNANSWERED_MIN = 3  # questions in a row: one may be the fault of the servers of its name
+
+
+class OutageWarning:
+    """Warns when no name server answers (*since*), and when they answer again."""
+
+    def __init__(self, servers: Sequence[str]) -> None:
+        self._servers = servers
+        self._unanswered = _UNANSWERED_MIN - 1  # before any answer, the first one counts
+        self.since: float | None = None
+
+    def note(self, code: int | None, now: float) -> None:
+        """Note the end of a question at *now* with *code* (None: addresses)."""
+        if code not in _UNANSWERED:
+            self._unanswered = 0
+            if self.since is not None:
+                logger.warning("Name servers answer again, after %.0f s", now - self.since)
+                self.since = None
+            return
+        self._unanswered += 1
+        if self.since is None and self._unanswered >= _UNANSWERED_MIN:
+            self.since = now
+            logger.warning(
+                "No name server answers (%s; SUITE_DNS_SERVERS chooses them): new hosts wait",
+                server_names(self._servers),
+            )
+
+
+def server_names(servers: Sequence[str]) -> str:
+    return ", ".join(servers) or "those of the system"
+
 
 _RESOLVERS: WeakKeyDictionary[Crawler, Resolver] = WeakKeyDictionary()
 
@@ -51,7 +326,6 @@ def suite_resolver(crawler: Crawler) -> Resolver:
 
 
 def resolver_from(settings: SuiteSettings) -> Resolver:
-    """Return a resolver for *settings*. Raises `SettingsError`."""
     try:
         policy = AddressPolicy(settings.allow_private_addresses)
     except ValueError as error:
@@ -69,16 +343,13 @@ ZERO_TTL = 600.0
 
 RFC 1035 §3.2.1 means it for one transaction, which a crawl that comes back soon cannot honour.
 """
-TTL_MIN: Final = 600.0
-"""Seconds that an address is kept at least, unless SUITE_DNS_TTL_MAX is less."""
+TTL_MIN: Final = 600.0  # seconds that an address is kept at least, unless SUITE_DNS_TTL_MAX is less
 TIMEOUT: Final = 10.0
 """Seconds within which a name is resolved or given up, unless DNS_TIMEOUT is less."""
 
 
 @dataclass(frozen=True)
 class ResolverLimits:
-    """Bounds of a resolver; times in seconds."""
-
     ttl_min: float = TTL_MIN  # seconds that an answer is kept at least
     ttl_max: float = 86_400.0  # seconds that an answer is kept at most
     negative_ttl: float = 300.0  # seconds for a name that does not exist; most for failures
@@ -87,10 +358,7 @@ class ResolverLimits:
     concurrency: int = 256  # names that are asked for at a time; more wait for their turn
 
     def lifetime(self, ttl: float) -> float:
-        """Return the seconds for which an answer with *ttl* is used.
-
-        A *ttl* with its highest bit set is negative here, and counts as 0 (RFC 2181 §8).
-        """
+        """Seconds for which an answer is used; a negative *ttl* counts as 0 (RFC 2181 §8)."""
         return min(max(ttl if ttl > 0 else ZERO_TTL, self.ttl_min), self.ttl_max)
 
 
@@ -103,27 +371,28 @@ UNREACHABLE = 1.0
 The network is down, or this process is out of files.
 """
 
-_NO_SUCH_HOST = {
-    errno.ARES_ENOTFOUND: "no such host",
-    errno.ARES_ENONAME: "no such host",
-    errno.ARES_ENODATA: "the host has no address",
-    errno.ARES_EBADNAME: "not a host name",
-}
+_NOT_UNDERSTOOD: Final = "the name server does not understand the question"
 
-_TRANSIENT = {
-    errno.ARES_ESERVFAIL: "the name server failed",
-    errno.ARES_EREFUSED: "the name server refuses to answer",
-    errno.ARES_EBADRESP: "the name server's answer makes no sense",
-    errno.ARES_EFORMERR: "the name server does not understand the question",
-    errno.ARES_ENOTIMP: "the name server does not understand the question",
+_FAILURES: Final[dict[int, tuple[type[SuiteError], str, float]]] = {
+    errno.ARES_ENOTFOUND: (NoSuchHostError, "no such host", math.inf),
+    errno.ARES_ENONAME: (NoSuchHostError, "no such host", math.inf),
+    errno.ARES_ENODATA: (NoSuchHostError, "the host has no address", math.inf),
+    errno.ARES_EBADNAME: (NoSuchHostError, "not a host name", math.inf),
+    errno.ARES_ESERVFAIL: (ResolveError, "the name server failed", TRANSIENT),
+    errno.ARES_EREFUSED: (ResolveError, "the name server refuses to answer", TRANSIENT),
+    errno.ARES_EBADRESP: (ResolveError, "the name server's answer makes no sense", TRANSIENT),
+    errno.ARES_EFORMERR: (ResolveError, _NOT_UNDERSTOOD, TRANSIENT),
+    errno.ARES_ENOTIMP: (ResolveError, _NOT_UNDERSTOOD, TRANSIENT),
+    errno.ARES_ETIMEOUT: (ResolveTimeoutError, "no name server answered in time", TRANSIENT),
+    errno.ARES_ECONNREFUSED: (ResolveError, "no name server can be reached", UNREACHABLE),
+    errno.ARES_ECANCELLED: (ResolveError, "the resolver was closed", 0.0),
+    errno.ARES_EDESTRUCTION: (ResolveError, "the resolver was closed", 0.0),
 }
+"""The error, its reason, and the most seconds for which it is remembered."""
 
 
 class LookupResult(Struct, frozen=True, gc=False):
-    """Addresses or an error, valid for *seconds*; outside garbage collection.
-
-    An error is kept as type and text: a raised exception keeps every frame.
-    """
+    """Addresses or an error (as type and text: a raised one keeps frames), for *seconds*."""
 
     addresses: tuple[str, ...]
     seconds: float  # 0: must not be remembered
@@ -132,27 +401,11 @@ class LookupResult(Struct, frozen=True, gc=False):
 
 
 def failed_lookup(name: str, code: int, negative_ttl: float) -> LookupResult:
-    """Return the result for the c-ares failure *code* (``ARES_...``).
-
-    Holds *negative_ttl* seconds for an unknown name, `TRANSIENT` at most for failing servers, 0 for
-    our own faults.
-    """
-    if code in _NO_SUCH_HOST:
-        return LookupResult((), negative_ttl, NoSuchHostError, f"{name}: {_NO_SUCH_HOST[code]}")
-    short = min(TRANSIENT, negative_ttl)
-    if code == errno.ARES_ETIMEOUT:
-        why = f"{name}: no name server answered in time"
-        return LookupResult((), short, ResolveTimeoutError, why)
-    if code in _TRANSIENT:
-        return LookupResult((), short, ResolveError, f"{name}: {_TRANSIENT[code]}")
-    if code == errno.ARES_ECONNREFUSED:
-        short = min(UNREACHABLE, negative_ttl)
-        return LookupResult((), short, ResolveError, f"{name}: no name server can be reached")
-    if code in (errno.ARES_ECANCELLED, errno.ARES_EDESTRUCTION):
-        return LookupResult((), 0.0, ResolveError, f"{name}: the resolver was closed")
+    """Return the result for the c-ares failure *code*; it holds *negative_ttl* seconds at most."""
     # c-ares has more codes than pycares has names for.
-    symbol = errno.errorcode.get(code, f"c-ares error {code}")
-    return LookupResult((), 0.0, ResolveError, f"{name}: {symbol}")
+    unknown = ResolveError, errno.errorcode.get(code, f"c-ares error {code}"), 0.0
+    error, why, most = _FAILURES.get(code, unknown)
+    return LookupResult((), min(most, negative_ttl), error, f"{name}: {why}")
 
 
 def allowed_lookup(
@@ -189,27 +442,17 @@ _COUNTER_NAMES: dict[type[SuiteError], str] = {
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """Where a host is."""
+    """Allowed addresses of a host: numeric, no brackets, at least one, in the server's order."""
 
     addresses: tuple[str, ...]
-    """Numeric, without brackets, at least one, in the name server's order, all allowed."""
-
     expires_in: float  # seconds until the host is to be looked up again
 
 
 class Resolver:
     """Names to addresses for one crawl, on one event loop.
 
-    Args:
-        servers: name servers as ``address:port``, instead of the system's, hosts file and search
-            domains.
-        family: ``"4"``, ``"6"``, or ``"any"``: IPv6 where IPv4 is lacking.
-        now: the clock of the cache, in seconds.
-
-    Attributes:
-        counts: queries (IPv4 and IPv6 apart), hits, negative_hits, shared, timeouts, failures,
-            refused.
-        listener: called with each host that loses trust.
+    *servers*: ``address:port``, instead of the system's, hosts file and search domains. *now*:
+    the clock of the cache. *listener* is called with each host that loses trust.
     """
 
     def __init__(
@@ -240,13 +483,9 @@ class Resolver:
         return f"<Resolver: {len(self._cache)} cached, {len(self._asking)} in flight>"
 
     async def resolve(self, host: str) -> Resolution:
-        """Return the addresses of *host*, as ada writes it. A caller may be cancelled.
+        """The addresses of *host*, as ada writes it. A caller may be cancelled.
 
-        Raises:
-            NoSuchHostError: it does not exist, has no address of the family, or cannot be a name.
-            ResolveTimeoutError: no name server answered in time.
-            ResolveError: servers failed or are unreachable, or the resolver is closed.
-            PrivateAddressError: the policy refuses all its addresses.
+        Raises `NoSuchHostError`, `ResolveTimeoutError`, `ResolveError`, `PrivateAddressError`.
         """
         name = _canonical(host)
         known = self._known(name)
@@ -264,7 +503,6 @@ class Resolver:
         return new
 
     def withdraw(self, host: str) -> None:
-        """Allow *host* public addresses only."""
         self.policy.withdraw(_canonical(host))
 
     def cached(self, host: str) -> Resolution | None:

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
-from enum import IntFlag
 from typing import Any, Final, Protocol
 
 import xxhash
 from msgspec import Struct
 
-UNITS: Final = 1 << 16
-"""Slots; also the number of units of assignment and hand-over."""
+UNITS: Final = 1 << 16  # slots; also the number of units of assignment and hand-over
 
 
 def slot_of(host: str) -> int:
@@ -34,62 +32,44 @@ def state_key(host: str, url: str) -> bytes:
     return host_key(host) + url.encode()
 
 
-class Flag(IntFlag):
-    """Properties of an entry, kept with it on disk."""
+class Flag:
+    """Properties of an entry, kept with it on disk: bits of an integer."""
 
-    NONE = 0
-    USER = 1
-    """A ``Request`` that a spider made: callbacks, meta and retries are Scrapy's."""
-    START = 2
-    """It came out of ``start()``."""
-    DONT_FILTER = 4
-    """Fetch it whether seen or not: a spider or an operator asked for it."""
-    VOLATILE = 8
-    """It cannot be stored: it lives in memory and keeps its parent un-done."""
-    PROXIED = 32
+    USER: Final = 1  # a ``Request`` that a spider made: callbacks, meta and retries are Scrapy's
+    START: Final = 2  # it came out of ``start()``
+    DONT_FILTER: Final = 4  # fetch it whether seen or not: a spider or an operator asked for it
+    VOLATILE: Final = 8  # it cannot be stored: it lives in memory and keeps its parent un-done
+    PROXIED: Final = 32
     """It goes through a proxy: no name is resolved for it, no address is promised."""
-    NO_ROBOTS = 64
-    """Its ``dont_obey_robotstxt`` is set."""
-    SELF_REDIRECT = 16
+    NO_ROBOTS: Final = 64  # its ``dont_obey_robotstxt`` is set
+    SELF_REDIRECT: Final = 16
     """A page that redirected to itself, fetched once more with its host's cookies."""
-    SPECULATIVE = 128
+    SPECULATIVE: Final = 128
     """Nobody linked to it: it was mined from another URL, and may not exist."""
 
-
-# Plain integers: operators of flags are Python code.
-_VOLATILE = int(Flag.VOLATILE)
 
 
 class Entry(Struct, eq=False, gc=False):
     """One URL (or stored request) in the queue of one host.
 
     The garbage collector does not know entries: there are hundreds of thousands in memory.
-
-    *host* is the pacing key: the hostname, or the ``download_slot`` that a spider chose.
-    *stored_key* is the deduplication key if it does not follow from host and URL.
-    *hops_outside* is how many links in a row have led out of the scope.
-    *referrer_policy* is the number of the Referrer-Policy of the page *referrer*, 0 for none.
-    *payload* is ``None`` for a plain GET, the request in memory, or the encoded request on disk.
-    *key* orders the entries of a host.
-    *holder* is the lease that cannot be committed before this entry (volatile entries only).
-    *seed_note* is the tag of a seed and whether its scheme was guessed, until that is stored.
     """
 
-    host: str
+    host: str  # the pacing key: the hostname, or the ``download_slot`` that a spider chose
     url: str
-    stored_key: bytes = b""
+    stored_key: bytes = b""  # for deduplication, if it does not follow from host and URL
     priority: int = 0
     depth: int = 0
     hops: int = 0
-    hops_outside: int = 0
-    referrer_policy: int = 0
+    hops_outside: int = 0  # how many links in a row have led out of the scope
+    referrer_policy: int = 0  # the number of the Referrer-Policy of the *referrer*, 0 for none
     flags: int = 0
     attempts: int = 0
     referrer: str = ""
-    payload: Any = None
-    key: bytes = b""
-    holder: Any = None
-    seed_note: str = ""
+    payload: Any = None  # None for a plain GET, else the request, encoded where it is stored
+    key: bytes = b""  # orders the entries of a host
+    holder: Any = None  # the lease that is not committed before this (volatile entries only)
+    seed_note: str = ""  # tag of a seed, and whether its scheme was guessed, until stored
 
     @property
     def identity(self) -> bytes:
@@ -97,7 +77,7 @@ class Entry(Struct, eq=False, gc=False):
 
     @property
     def volatile(self) -> bool:
-        return self.flags & _VOLATILE != 0
+        return self.flags & Flag.VOLATILE != 0
 
     def __repr__(self) -> str:
         return f"<Entry {self.url} priority={self.priority} depth={self.depth}>"
@@ -118,18 +98,14 @@ def sequence_of(key: bytes) -> int:
 
 
 def order_key(priority: int, sequence: int) -> bytes:
-    """Ten bytes that sort by falling *priority* (31 bits), then by rising *sequence*.
-
-    Raises `OverflowError` after 2**48 entries.
-    """
+    """Ten bytes that sort by falling *priority* (31 bits), then *sequence* (below 2**48)."""
     inverted = 0x80000000
     if priority:  # of most there is none, and every link has a key
         inverted -= max(-0x7FFFFFFF, min(0x7FFFFFFF, priority))
     return inverted.to_bytes(4, "big") + sequence.to_bytes(6, "big")
 
 
-PATH_MAX = 120
-"""Bytes of a path in a key."""
+PATH_MAX = 120  # bytes of a path in a key
 LONGEST = 4 + 1 + 2 + PATH_MAX + 1 + 6
 Score = Callable[[Entry], float]
 
@@ -144,14 +120,8 @@ _SIGN, _ALL = 1 << 63, (1 << 64) - 1
 
 
 class Order(Protocol):
-    """Gives entries their keys."""
-
     def key(self, entry: Entry, sequence: int, head: bytes, *, tried: bool = False) -> bytes:
-        """The key of *entry*; if *tried*, it lies behind the others of its priority.
-
-        *head* is a lower bound of the keys left of its host. Raises `OverflowError` after 2**48
-        entries.
-        """
+        """The key of *entry*, behind the others if *tried*; *head*: the least key of its host."""
 
 
 class BreadthFirst:
@@ -164,9 +134,8 @@ class BreadthFirst:
 class BottomUp:
     """From the leaves of a host's tree of paths to its root, from left to right.
 
-    With *alternating* a window goes over the leaves, to and fro. Keys hold the number of the
-    sweep, then the path, mirrored in every other sweep: so the right-most leaf sorts first, and
-    still before its parent.
+    With *alternating*, to and fro: keys hold the number of the sweep, then the path, mirrored in
+    every other sweep.
     """
 
     def __init__(self, *, alternating: bool = False) -> None:

@@ -12,17 +12,13 @@ from typing import Final, Protocol
 
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState, Visit, Workbench
 
-NEAR: Final = 0.25
-"""Seconds for which a place is held for leave that begins then."""
+NEAR: Final = 0.25  # seconds for which a place is held for leave that begins then
 
-_MOST: Final = 250
-"""Hosts held at a time: an unused grant blocks others."""
+_MOST: Final = 250  # hosts held at a time: an unused grant blocks others
 
-_AGAIN: Final = 1.0
-"""Seconds until a host that is held is looked at again, whatever happens."""
+_AGAIN: Final = 1.0  # seconds until a host that is held is looked at again, whatever happens
 
-_LEAST: Final = 0.05
-"""Seconds for which an address waits after a host of it had to."""
+_LEAST: Final = 0.05  # seconds for which an address waits after a host of it had to
 
 WHY: Final = "others fetch there, too"
 
@@ -43,11 +39,7 @@ class PermitSource(Protocol):
 
 
 class VisitPermits:
-    """Holds the visits of one frontier for which leave is awaited.
-
-    Attributes:
-        source: None, where no visit needs leave.
-    """
+    """Holds the visits that wait for leave; *source* is None where none needs it."""
 
     def __init__(self, workbench: Workbench) -> None:
         self.source: PermitSource | None = None

@@ -1,30 +1,231 @@
-"""How fast, how much and whether a host may be visited; phases."""
+"""How fast, how much and whether a host may be visited: rules by host or address, hours, phases."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import re
+import shlex
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from itertools import chain
 from operator import attrgetter
 from typing import Any
 
-from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.overrides import OverrideLine, Overrides, Rule
-from scrapy_spider_suite.frontier.politeness import BackOff, Pace
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.frontier.outcomes import BackOff, Event, Pace
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternTable
+from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind, PatternTable
 from scrapy_spider_suite.urls.hosts import phase_of
 from scrapy_spider_suite.urls.traps import TrapLimits
+
+DAY = 86_400.0
+_RANGE = re.compile(r"(\d{1,2})(?::(\d\d))?-(\d{1,2})(?::(\d\d))?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Hours:
+    """Times of day as written (``22-6,8:30-12``), and sorted *spans* of a UTC day, in seconds."""
+
+    text: str
+    spans: tuple[tuple[float, float], ...]
+
+    @classmethod
+    def parse(cls, text: str) -> Hours:
+        """Read ranges separated by commas; they may cross midnight. Raises `ValueError`."""
+        parts: list[tuple[float, float]] = []
+        for word in text.split(","):
+            begin, end = _range(word)
+            # 22-6 is 0-6 and 22-24.
+            parts += [(begin, end)] if begin < end else [(0.0, end), (begin, DAY)]
+        spans: list[tuple[float, float]] = []
+        for begin, end in sorted(part for part in parts if part[0] < part[1]):
+            if spans and begin <= spans[-1][1]:
+                spans[-1] = spans[-1][0], max(end, spans[-1][1])
+            else:
+                spans.append((begin, end))
+        return cls(text, tuple(spans))
+
+    def opens(self, wall: float) -> float:
+        """When a visit may begin next (seconds since the epoch): *wall* itself, if now."""
+        midnight = wall // DAY * DAY
+        clock = wall - midnight
+        for begin, end in self.spans:
+            if clock < end:
+                return max(wall, midnight + begin)
+        return midnight + DAY + self.spans[0][0]
+
+
+def _range(word: str) -> tuple[float, float]:
+    match = _RANGE.fullmatch(word.strip())
+    if match is None:
+        raise ValueError(f"{word!r} is no range of hours")
+    begin, end = (
+        3600.0 * int(match[group]) + 60.0 * int(match[group + 1] or 0) for group in (1, 3)
+    )
+    if begin == end or max(begin, end) > DAY or any(int(match[m] or 0) > 59 for m in (2, 4)):
+        raise ValueError(f"{word!r} is no range of hours")
+    return begin, end
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """The *source* of a rule (file with line, or a command), and its pattern."""
+
+    subject: str
+    source: str
+
+    def __str__(self) -> str:
+        return f"{self.subject}, {self.source}"
+
+
+@dataclass(frozen=True, slots=True)
+class Override:
+    delay: float | None = None
+    concurrency: int | None = None
+    requests_per_visit: int | None = None
+    max_pages: int | None = None
+    robots: bool | None = None
+    user_agent: str | None = None
+    blocked: bool | None = None
+    reason: str | None = None
+    hours: Hours | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OverrideLine:
+    rule: Rule
+    override: Override
+
+
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    def parse(text: str) -> int:
+        value = int(text)
+        if not low <= value <= high:
+            raise ValueError(text)
+        return value
+
+    return parse
+
+
+def _seconds(text: str) -> float:
+    value = float(text)
+    if not 0 <= value < float("inf"):
+        raise ValueError(text)
+    return value
+
+
+def _words(text: str) -> str:
+    if not text.strip() or not text.isprintable():
+        raise ValueError(text)
+    return text
+
+
+def _ascii_words(text: str) -> str:
+    if not text.isascii():
+        raise ValueError(text)
+    return _words(text)
+
+
+_FIELDS: dict[str, tuple[Callable[[str], Any], str]] = {
+    "delay": (_seconds, "a number of seconds, 0 or more"),
+    "concurrency": (_whole(1, 1000), "a whole number from 1 to 1000"),
+    "requests_per_visit": (_whole(1, 20), "a whole number from 1 to 20"),
+    "max_pages": (_whole(0, 2**31 - 1), "a whole number, 0 for no limit"),
+    "robots": ({"obey": True, "ignore": False}.__getitem__, "obey or ignore"),
+    "user_agent": (_ascii_words, "printable ASCII characters, quoted if there are spaces"),
+    "blocked": ({"yes": True, "no": False}.__getitem__, "yes or no"),
+    "reason": (_words, "some words, quoted if there are spaces"),
+    "hours": (Hours.parse, "ranges of hours such as 22-6 or 8:30-12,13-17 (UTC)"),
+}
+"""The parser of each field, which raises `KeyError` or `ValueError`, and the values it allows."""
+
+
+class Overrides:
+    def __init__(self) -> None:
+        self.lines: PatternTable[OverrideLine] = PatternTable()
+        self.excludes = False
+        """Whether any rule keeps a host from being visited, for some hours or at all."""
+        self.longest_delay = 0.0  # seconds; the longest that a rule sets
+
+    @classmethod
+    def parse(cls, lines: Iterable[str], source: str) -> Overrides:
+        """Read rules; *source* names the file. Raises `SettingsError` with the line's number."""
+        rules = cls()
+        for number, line in enumerate(lines, 1):
+            where = f"{source}, line {number}"
+            try:
+                if '"' in line or "'" in line or "\\" in line:
+                    words = shlex.split(line, comments=True)
+                else:
+                    words = line.partition("#")[0].split()
+                if words:
+                    rules._add(HostPattern.parse(words[0]), _parse_fields(words[1:]), where)
+            except ValueError as error:
+                raise SettingsError(f"SUITE_OVERRIDES: {where}: {error}") from None
+        return rules
+
+    def _add(self, subject: HostPattern, override: Override, where: str) -> None:
+        if subject.kind is PatternKind.PREFIX:
+            raise ValueError(f"{str(subject)!r} is no host, .domain or address range")
+        if subject.kind is PatternKind.RANGE and override.requests_per_visit is not None:
+            raise ValueError("requests_per_visit belongs to hosts, not to address ranges")
+        earlier = self.lines.get(subject)
+        if earlier is not None:
+            number = earlier.rule.source.rpartition(" ")[2]
+            raise ValueError(f"{subject} has a rule already, on line {number}")
+        self.lines.put(subject, OverrideLine(Rule(str(subject), where), override))
+        self.longest_delay = max(self.longest_delay, override.delay or 0.0)
+        self.excludes = self.excludes or bool(override.blocked) or override.hours is not None
+
+    def __len__(self) -> int:
+        return len(self.lines)
+
+    def for_host(self, host: str) -> Override | None:
+        return _merged(self.lines.for_host(host))
+
+    def for_address(self, address: str) -> Override | None:
+        """The override of a numeric *address*: each field by the narrowest range that names it."""
+        return _merged(self.lines.for_address(address))
+
+
+def _merged(lines: Iterator[OverrideLine]) -> Override | None:
+    first = next(lines, None)
+    if first is None:
+        return None
+    found = first.override
+    for line in lines:
+        values = {}
+        for name in _FIELDS:
+            mine = getattr(found, name)
+            values[name] = getattr(line.override, name) if mine is None else mine
+        found = Override(**values)
+    return found
+
+
+def _parse_fields(words: list[str]) -> Override:
+    if not words:
+        raise ValueError("nothing to change: expected e.g. delay=10")
+    values: dict[str, Any] = {}
+    for word in words:
+        name, equals, text = word.partition("=")
+        if not equals or name not in _FIELDS:
+            raise ValueError(f"{word!r}: expected one of {', '.join(_FIELDS)} and a value")
+        if name in values:
+            raise ValueError(f"{word!r}: {name} stands twice on the line")
+        parse, allowed = _FIELDS[name]
+        try:
+            values[name] = parse(text)
+        except (KeyError, ValueError):
+            raise ValueError(f"{word!r}: expected {allowed}") from None
+    if "reason" in values and not values.get("blocked"):
+        raise ValueError("reason belongs to blocked=yes")
+    return Override(**values)
 
 
 @dataclass(frozen=True, slots=True)
 class Phases:
-    """*count* phases, each active for *seconds*; in the last *guard* seconds no fetch begins.
-
-    Nodes are numbered from 0; clocks are wall clocks. Raises `ValueError`: fewer phases than nodes.
-    """
+    """*count* phases of *seconds*; in the last *guard* no fetch begins. Raises `ValueError`."""
 
     count: int
     seconds: float
@@ -39,7 +240,6 @@ class Phases:
             raise ValueError(f"a guard of {self.guard:g} s: expected less than {self.seconds:g} s")
 
     def active(self, wall: float) -> int:
-        """The phase that is active here at *wall*."""
         return (self.node + int(wall // self.seconds)) % self.count
 
     def opens(self, host: str, wall: float) -> float:
@@ -104,36 +304,27 @@ def excluded_pattern(words: str) -> HostPattern | None:
 
 @dataclass(slots=True)
 class Policy:
-    """The pace of hosts and addresses (seconds), and the limits of hosts and of the job; 0: no
-    limit.
-
-    *address* concurrency 0: addresses set none. *slots* are a project's own paces by pacing key
-    (Scrapy's ``DOWNLOAD_SLOTS``). *start_delay* is the least first delay, where something measures
-    it. *retry_failed_after*: seconds after which a link makes a URL that failed for a reason in
-    *retry_failed* pending again; 0: never. *blocks* are an operator's. With *phases*, *node* says
-    which part of the hosts is visited now. *shared*: other processes fetch from the same hosts, so
-    one request at a time.
-    """
+    """The pace of hosts and addresses (seconds), and limits of hosts and job; 0: no limit."""
 
     host: Pace = field(default_factory=lambda: Pace(4.0))
-    address: Pace = field(default_factory=lambda: Pace(0.5))
+    address: Pace = field(default_factory=lambda: Pace(0.5))  # concurrency 0: sets none
     host_max_pages: int = 0
     host_max_depth: int = 0
     domain_max_pages: int = 0
     domain_max_hosts: int = 0
     job_max_pages: int = 0
     retry_times: int = 5
-    retry_failed_after: float = 0.0
-    retry_failed: frozenset[Event] = frozenset()
+    retry_failed_after: float = 0.0  # until a link makes a URL pending again that failed ...
+    retry_failed: frozenset[Event] = frozenset()  # ... for one of these reasons
     back_off: BackOff = field(default_factory=BackOff)
     overrides: Overrides = field(default_factory=Overrides)
-    slots: dict[str, Pace] = field(default_factory=dict)
-    start_delay: float = 0.0
+    slots: dict[str, Pace] = field(default_factory=dict)  # by pacing key: ``DOWNLOAD_SLOTS``
+    start_delay: float = 0.0  # the least first delay, where something measures it
     traps: TrapLimits = field(default_factory=TrapLimits)
-    blocks: PatternTable[Block] = field(default_factory=PatternTable)
+    blocks: PatternTable[Block] = field(default_factory=PatternTable)  # an operator's
     phases: Phases | None = None
     node: int = 0
-    shared: bool = False
+    shared: bool = False  # other processes fetch from the same hosts: one request at a time
     revision: int = 0
 
     def update(self, **values: Any) -> None:
@@ -234,10 +425,7 @@ class Policy:
         return max(exclusions, key=_until, default=None)
 
     def explain(self, host: str, address: str = "") -> list[tuple[str, object, Rule]]:
-        """Every rule for *host* at *address*: field, value, rule; the closest first.
-
-        Rules of the host and of its address are both given: they hold for each by itself.
-        """
+        """Every rule for *host*, then for *address*: field, value, rule; the closest first."""
         found: list[tuple[str, object, Rule]] = []
         rules = self.overrides.lines
         for lines in (rules.for_host(host), rules.for_address(address)):

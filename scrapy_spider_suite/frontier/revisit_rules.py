@@ -17,11 +17,10 @@ from math import exp, expm1, inf, log, log2, sqrt
 import numpy as np
 import numpy.typing as npt
 
-from scrapy_spider_suite.frontier.politeness import parse_http_date
+from scrapy_spider_suite.frontier.outcomes import parse_http_date
 
 DAY = 86_400.0
-CHANGES_MAX = 16
-"""Changes of a page that are remembered; with a new one the oldest fade."""
+CHANGES_MAX = 16  # changes of a page that are remembered; with a new one the oldest fade
 
 _LOWEST, _BINS = -4 * 34, 4 * 34 + 1  # from once in 500 years to once a second
 _RATES: npt.NDArray[np.float64] = 2.0 ** (np.arange(_LOWEST, _LOWEST + _BINS) / 4)
@@ -41,23 +40,15 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True)
 class History:
-    """What the visits to a page have found; 24 bytes and 4 for each change.
+    """What the visits to a page have found; 24 bytes and 4 for each change."""
 
-    ``last``: time of the last visit. ``quiet``: seconds without a change. ``dated``: changes with a
-    known time (fading). ``changed``: seconds of the intervals in which the page changed at least
-    once.
-    """
-
-    last: float
-    quiet: float = 0.0
-    dated: float = 0.0
-    changed: tuple[float, ...] = ()
+    last: float  # time of the last visit
+    quiet: float = 0.0  # seconds without a change
+    dated: float = 0.0  # changes with a known time (fading)
+    changed: tuple[float, ...] = ()  # seconds of intervals in which it changed at least once
 
     def visited(self, now: float, *, changed: bool, modified: float | None = None) -> History:
-        """The history with another visit. *modified*: Last-Modified, if the page has one.
-
-        A 304 or an equal digest is no change, whatever *modified* says.
-        """
+        """The history with another visit; *modified*: Last-Modified, if the page has one."""
         interval = max(1.0, now - self.last)
         if not changed:
             return replace(self, last=now, quiet=self.quiet + interval)
@@ -72,11 +63,7 @@ class History:
         return replace(found, last=now)
 
     def rate(self, prior: float) -> float:
-        """The most likely number of changes a second.
-
-        The prior is log-normal around *prior*, the median page's rate, with `SPREAD` as its
-        deviation.
-        """
+        """The most likely changes a second; the prior is log-normal around *prior*, by `SPREAD`."""
         if not (self.quiet or self.dated or self.changed):
             return prior
         low, high = float(_RATES[0]), float(_RATES[-1])
@@ -110,12 +97,6 @@ class History:
         return cls(last, quiet, dated, changed)
 
 
-def worth(rate: float, interval: float) -> float:
-    """Seconds of freshness that a visit *interval* after the last one is worth."""
-    product = rate * interval
-    return -(expm1(-product) + product * exp(-product)) / rate
-
-
 def interval_for(rate: float, price: float) -> float:
     """After how many seconds a visit is worth *price*; infinite if it never is."""
     wanted = rate * price
@@ -137,19 +118,15 @@ def interval_for(rate: float, price: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class RevisitPolicy:
-    """The settings, in seconds; *prior* in changes a second. ``least`` and ``most`` bound
-    intervals.
-    """
+    """Times in seconds; *prior*: changes a second. ``least`` and ``most`` bound intervals."""
 
     mode: Mode = Mode.OFF
-    seconds: float = 7 * DAY
-    """Of ``fixed``."""
+    seconds: float = 7 * DAY  # of ``fixed``
     least: float = 3600.0
     most: float = 90 * DAY
     prior: float = 1 / (30 * DAY)
 
     def interval(self, history: History, price: float) -> float | None:
-        """Seconds from the last visit to the next one; None: there is none."""
         if self.mode is Mode.OFF:
             return None
         if self.mode is Mode.FIXED:
@@ -202,15 +179,12 @@ def _bin(rate: float) -> int:
     return min(len(_RATES) - 1, max(0, round(4 * log2(rate) - _LOWEST)))
 
 
+@dataclass(slots=True)
 class RevisitShare:
-    """Whose turn it is, new pages' or revisits': a share of *weight* (0 to 1) is for revisits.
+    """Whose turn it is: a share of *weight* (0 to 1) is for revisits, while new pages wait, too."""
 
-    Where only one kind waits, it has the turn, and the other is owed nothing.
-    """
-
-    def __init__(self, weight: float) -> None:
-        self.weight = weight
-        self._owed = 0.0
+    weight: float
+    _owed: float = 0.0
 
     def next(self, *, new: bool, due: bool) -> bool | None:
         """True: a revisit; False: a new page; None if nothing waits."""
@@ -223,12 +197,12 @@ class RevisitShare:
         return True
 
 
+@dataclass(slots=True)
 class VisitBudget:
     """How many visits there may be by now at a steady *rate*; a twentieth of a round is kept."""
 
-    def __init__(self) -> None:
-        self.left = 0.0
-        self._at: float | None = None
+    left: float = 0.0
+    _at: float | None = None
 
     def refill(self, now: float, pages: int, interval: float) -> None:
         """It is *now*; each of *pages* may be visited once in *interval* seconds, on average."""
@@ -239,10 +213,7 @@ class VisitBudget:
 
 @dataclass(frozen=True, slots=True)
 class LastmodTrust:
-    """How far a host's lastmod is to be trusted.
-
-    ``made``: pages visited because of it; ``true``: those that had changed.
-    """
+    """How far a host's lastmod is to be trusted; ``true`` of ``made`` visits saw a change."""
 
     made: float = 0.0
     true: float = 0.0
@@ -253,17 +224,14 @@ class LastmodTrust:
         return LastmodTrust(self.made * fade + 1, self.true * fade + changed)
 
     def due(self, lastmod: float | None, history: History, due: float, now: float) -> float:
-        """When a page with *lastmod* (wall) is due: at once if that lies after its last visit and
-        not in the future, else at *due*. Not if most of five visits and more were for nothing.
-        """
+        """When a page with *lastmod* is due: at once if it changed since, else at *due*."""
         credible = self.made < 5 or self.true >= self.made / 2
         if lastmod is None or not history.last < lastmod <= now or not credible:
             return due
         return min(due, now)
 
 
-LONGEST = 512
-"""Characters of a validator that are kept; a longer one is none."""
+LONGEST = 512  # characters of a validator that are kept; a longer one is none
 
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
 

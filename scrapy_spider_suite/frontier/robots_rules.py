@@ -36,12 +36,7 @@ _BYTES_PER_RULE = 400  # of protego's objects, measured over 150,000 real rules
 
 
 class AgentGroup:
-    """The rules for one user agent.
-
-    Attributes:
-        token: the name that the group was chosen by, or ``*``; None: no group matches.
-        weight: about how many bytes of memory it takes.
-    """
+    """The rules for the user agent *token*, or ``*``; None: no group matches."""
 
     __slots__ = ("_rules", "_wildcards", "token", "weight")
 
@@ -52,7 +47,7 @@ class AgentGroup:
         self._wildcards = sum(len(line) for line in mine if "*" in line)
         # Protego keeps a rule with a "$" twice.
         rules = sum(2 if "$" in line else 1 for line in mine)
-        self.weight = 1000 + _BYTES_PER_RULE * rules + 4 * sum(map(len, mine))
+        self.weight = 1000 + _BYTES_PER_RULE * rules + 4 * sum(map(len, mine))  # bytes, about
 
     def allowed(self, url: str) -> bool:
         """Whether *url* may be fetched. No for a URL that cannot be split, or costs too much."""
@@ -79,10 +74,7 @@ def rule_lines(text: str) -> list[str]:
 
 
 def choose_group(lines: Iterable[str], user_agent: str) -> str | None:
-    """The token of the group for *user_agent* (a token or a whole header), or None.
-
-    The longest matching token wins, then one that ends in ``*``, then ``*`` (RFC 9309 §2.2.1).
-    """
+    """The token for *user_agent* (token or header): the longest, then ``*`` (RFC 9309 §2.2.1)."""
     robot = _CONTACT.sub(" ", user_agent).strip().lower()
     best, best_score = None, 0
     for line in lines:
@@ -159,8 +151,7 @@ def _of_a_name(character: str) -> bool:
 def _lines_of(lines: Iterable[str], token: str | None) -> Iterator[str]:
     """Yield the site-wide lines and those of all groups that name *token*, as one group.
 
-    A group begins at the first ``User-agent`` line after any rule. Unknown fields (``Noindex``) are
-    skipped: they do not end a group (RFC 9309 §2.2.4).
+    Unknown fields (``Noindex``) do not end a group (RFC 9309 §2.2.4).
     """
     if token is not None:
         yield "User-agent: *"
@@ -180,16 +171,12 @@ def _lines_of(lines: Iterable[str], token: str | None) -> Iterator[str]:
 
 BODY_MAX = 500 * 1024
 """Bytes of a robots.txt that are read, the least that RFC 9309 §2.5 allows to read."""
-REDIRECTS_MAX = 5
-"""Redirects that the caller follows (§2.3.1.2)."""
-TTL = 24 * 3600.0
-"""How long rules hold by default, and at most by the standard (§2.4)."""
-TTL_MIN = 3600.0
-"""A shorter ``max-age`` counts as this: many servers send 0 for every file."""
+REDIRECTS_MAX = 5  # redirects that the caller follows (§2.3.1.2)
+TTL = 24 * 3600.0  # how long rules hold by default, and at most by the standard (§2.4)
+TTL_MIN = 3600.0  # a shorter ``max-age`` counts as this: many servers send 0 for every file
 RETRY_AFTER = (300.0, 3600.0, 24 * 3600.0)
 """Seconds after the first, second, and every further failure in a row."""
-UNREACHABLE_MAX = 30 * 24 * 3600.0
-"""An origin that was unreachable for so long has no robots.txt."""
+UNREACHABLE_MAX = 30 * 24 * 3600.0  # an origin that was unreachable for so long has no robots.txt
 CRAWL_DELAY_MAX = 24 * 3600.0
 """A longer ``Crawl-delay`` counts as this, the longest among 4,231 real files."""
 
@@ -253,11 +240,7 @@ class RobotsRules:
 
     @property
     def body(self) -> bytes:
-        """The robots.txt that holds, at most BODY_MAX bytes of it.
-
-        Raises:
-            zlib.error: *packed* is damaged.
-        """
+        """The robots.txt that holds, at most BODY_MAX bytes; `zlib.error` if it is damaged."""
         return zlib.decompressobj().decompress(self.packed, BODY_MAX) if self.packed else b""
 
     @property
@@ -297,14 +280,10 @@ def judge_robots(
     max_age: float | None = None,
     ttl: float = TTL,
 ) -> RobotsRules:
-    """Decide what holds for *origin* after its robots.txt was asked for at *now* (wall).
+    """What holds for *origin* after its robots.txt was asked for at *now* (wall).
 
-    Args:
-        status: after redirects; None if there was no answer, or no address.
-        body: decompressed; cut here.
-        previous: what held until now, however old.
-        max_age: of the answer, in seconds; may shorten *ttl* down to TTL_MIN.
-        ttl: how long an answer holds, in seconds.
+    *status*: after redirects; None without an answer. *previous*: what held until now.
+    *max_age*: of the answer, in seconds, may shorten *ttl* down to TTL_MIN.
     """
     if status is None or status == 429 or not 200 <= status < 500:
         return _unreachable(origin, status, now, previous)
@@ -353,7 +332,6 @@ def origin_of(url: str) -> str:
 
 
 def max_age(cache_control: str) -> float | None:
-    """Return the seconds that a ``Cache-Control`` header grants; None if it does not say."""
     if _NO_CACHE.search(cache_control):
         return 0.0
     found = _MAX_AGE.search(cache_control)

@@ -8,26 +8,16 @@ host that had its turn is held until the row is over; the workbench decides abou
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from typing import NamedTuple
 
 from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 
 
-class Window:
-    """One place of a sliding window: the table of its hosts, and its current row.
+class Window(NamedTuple):
+    """*columns*: the most hosts that enter it; *rows*: how many visits each of them has in it."""
 
-    *columns* is the most hosts that enter it, *rows* how many visits each of them has in it.
-    Invariant: a row is over if and only if no host owes a visit; hosts that owe are in the window.
-    """
-
-    def __init__(self, columns: float, rows: int) -> None:
-        self.columns = columns
-        self.rows = rows
-        self.hosts: dict[str, None] = {}
-        """Those in the window, in the order in which they came."""
-        self.owing: set[str] = set()
-        self._entered = 0
-        self._row = 0
+    columns: float
+    rows: int
 
     @classmethod
     def from_settings(cls, kind: str, size: int) -> Window | None:
@@ -36,107 +26,83 @@ class Window:
             return cls(size, 1)
         return cls(math.inf, size) if kind == "leaf" else None
 
-    @property
-    def room(self) -> float:
-        return self.columns - self._entered
 
-    @property
-    def over(self) -> bool:
-        return not self.owing and bool(self._entered)
-
-    def enter(self, host: str) -> None:
-        self._entered += host not in self.hosts
-        self.hosts[host] = None
-        self.owing.add(host)
-
-    def leave(self, host: str) -> None:
-        self.hosts.pop(host, None)
-        self.owing.discard(host)
-
-    def mark_visited(self, host: str) -> None:
-        self.owing.discard(host)
-
-    def next_row(self, having: Iterable[str]) -> bool:
-        """Begin another row with the hosts *having* a leaf; False if the window has to move."""
-        self._row += 1
-        self.owing = set(having) if self._row < self.rows else set()
-        return bool(self.owing)
-
-    def move(self, staying: Iterable[str]) -> None:
-        """It has moved on: the hosts *staying* are the first of its new place."""
-        self.hosts = dict.fromkeys(staying)
-        self.owing = set(self.hosts)
-        self._entered = len(self.hosts)
-        self._row = 0
-
-
-_PORTION = 1_000
-"""Hosts that are let go at a time."""
+_PORTION = 1_000  # hosts that are let go at a time
 
 
 class HostWindow:
+    """One place of a sliding window: the table of its hosts, and its current row.
+
+    Invariant: a row is over if and only if no host owes a visit; hosts that owe are in the window.
+    """
+
     def __init__(self, window: Window, workbench: Workbench) -> None:
-        self._window = window
+        self._columns, self._rows = window
         self._workbench = workbench
+        self._hosts: dict[str, None] = {}  # in the order in which they came
+        self._owing: set[str] = set()
+        self._entered = self._row = 0
         self._going: list[HostState] = []  # those that a row has just begun for
 
     @property
     def room(self) -> float:
-        return self._window.room
+        return self._columns - self._entered
 
     def host_entered(self, host: HostState, *, expected: bool) -> None:
-        """*host* came into memory to be visited, or is *expected* to be.
-
-        Hosts for traffic without a visit take no place.
-        """
+        """*host* came to be visited, or is *expected* to be; others take no place."""
         if expected or not has_nothing_left(host):
-            self._window.enter(host.key)
+            self._entered += host.key not in self._hosts
+            self._hosts[host.key] = None
+            self._owing.add(host.key)
 
     def host_left(self, key: str) -> None:
-        self._window.leave(key)
+        self._hosts.pop(key, None)
+        self._owing.discard(key)
 
     def visit_over(self, host: HostState, *, visited: bool) -> None:
         if visited:
-            self._window.mark_visited(host.key)
+            self._owing.discard(host.key)
         else:
             self._release_host(host)
 
     def has(self, host: HostState) -> bool:
-        return host.key in self._window.hosts
+        return host.key in self._hosts
 
     def hosts(self) -> list[HostState]:
         hosts = self._workbench.hosts
-        return [hosts[key] for key in self._window.hosts if key in hosts]
+        return [hosts[key] for key in self._hosts if key in hosts]
 
     def pass_over(self, now: float) -> None:
         """Wait no longer for hosts that have nothing left, or wait longer than their delay."""
-        for key in list(self._window.owing):
+        for key in list(self._owing):
             host = self._workbench.hosts.get(key)
             if host is None:
-                self._window.leave(key)
+                self.host_left(key)
             elif host.idle() and (
                 has_nothing_left(host) or host.record.dead or host.ready_at() - now > host.gap()
             ):
-                self._window.mark_visited(key)
+                self._owing.discard(key)
                 host.held = True
 
     def row_over(self) -> bool:
         """Begin the next row if this one is over; True if the window is to move."""
-        if not self._window.over:
+        if self._owing or not self._entered:
             return False
+        self._row += 1
         hosts = self.hosts()
-        if not self._window.next_row(host.key for host in hosts if not has_nothing_left(host)):
+        if self._row < self._rows:
+            self._owing = {host.key for host in hosts if not has_nothing_left(host)}
+        if not self._owing:
             return True
         self.release(hosts)
         return False
 
     def moved(self) -> None:
-        """The hosts that stay are the first of the window's new place.
-
-        Hosts with nothing left but pages under way have no place, until these bring more.
-        """
+        """The hosts that stay are the window's first, if they have something left."""
         staying = self.hosts()
-        self._window.move(host.key for host in staying if not has_nothing_left(host))
+        self._hosts = {host.key: None for host in staying if not has_nothing_left(host)}
+        self._owing = set(self._hosts)
+        self._entered, self._row = len(self._hosts), 0
         self.release(staying)
 
     def release(self, hosts: list[HostState]) -> None:
@@ -152,7 +118,6 @@ class HostWindow:
         return bool(self._going)
 
     def next_in(self, now: float) -> float | None:
-        """Seconds until a held host could be visited; None if none is held."""
         held = [host.ready_at() for host in self.hosts() if host.held and host.front]
         return max(0.0, min(held) - now) if held else None
 
@@ -162,5 +127,4 @@ class HostWindow:
 
 
 def has_nothing_left(host: HostState) -> bool:
-    """Whether nothing of *host* is left to be visited at present."""
     return not host.front and not host.more

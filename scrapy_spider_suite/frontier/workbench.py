@@ -5,7 +5,6 @@ recorded key of an address (or host) in a heap is a lower bound of the time at w
 visited, and every address (host) that could be visited is in its heap. So, once the top has been
 brought up to date, the top may be visited if and only if anything may be.
 Traffic without a visit (robots.txt, media) shares the clocks: `begin` and `end` announce it.
-`wait_of` says why a host waits.
 """
 
 from __future__ import annotations
@@ -21,25 +20,21 @@ from typing import Any
 from msgspec import Struct
 
 from scrapy_spider_suite.frontier.entries import Entry
+from scrapy_spider_suite.frontier.outcomes import Pace
 from scrapy_spider_suite.frontier.policy import Exclusion
-from scrapy_spider_suite.frontier.politeness import Pace
 
 _untrack = ctypes.pythonapi.PyObject_GC_UnTrack
 _untrack.restype = None
 
 FOREVER = math.inf
-LONG_AGO = -1e9
-"""Monotonic seconds, long before any crawl began."""
+LONG_AGO = -1e9  # monotonic seconds, long before any crawl began
 
 SPARE, SLACK = 4, 16
 """Records in a heap for each that counts, and in addition, before the heap is swept."""
 
 
 class AddressState:
-    """The clock of one address, and a heap of the hosts that live there.
-
-    *concurrency* 0: the address sets no limit.
-    """
+    """The clock of one address (*concurrency* 0: no limit), and a heap of its hosts."""
 
     __slots__ = (
         "began", "booked", "concurrency", "delay", "departing", "fetched", "heap", "hosts",
@@ -171,8 +166,7 @@ class Visit:
         return max(0.0, pause)
 
 
-_REPAIRS = 1_000
-"""Records brought up to date before anyone else has a turn again."""
+_REPAIRS = 1_000  # records brought up to date before anyone else has a turn again
 
 
 class Workbench:
@@ -297,9 +291,7 @@ class Workbench:
         self.release(visit)
 
     def reserve(self, visit: Visit) -> None:
-        """Return the entries of *visit*, acquired just now, and keep its place until `claim` or
-        `release`.
-        """
+        """Return the entries of *visit* and keep its place until `claim` or `release`."""
         for entry in visit.entries:
             heappush(visit.host.front, (entry.key, entry))
         visit.entries.clear()
@@ -427,10 +419,7 @@ class Workbench:
         return host.recorded_at, self._tickets, host
 
     def _top(self) -> AddressState | None:
-        """Bring the top up to date and return it: its recorded key is exact.
-
-        None, and *behind*, if that takes longer than one turn: the next call continues.
-        """
+        """The top, brought up to date; None, and *behind*, if that takes longer than one turn."""
         heap = self._heap
         for _ in range(_REPAIRS):
             self._behind = False
@@ -454,9 +443,7 @@ class Workbench:
         return None
 
     def _key_of(self, address: AddressState) -> float | None:
-        """When *address* may be visited: the later of its clock and its first host's; a lower bound
-        if *behind*.
-        """
+        """When *address* may be visited; a lower bound if *behind*."""
         if not address.free():
             return None
         heap = address.heap
@@ -477,16 +464,11 @@ class Workbench:
         return max(address.next_fetch, heap[0][0]) if heap else None
 
 
-_AHEAD = 1.0
-"""Seconds before its time at which the name of a host is looked up."""
+_AHEAD = 1.0  # seconds before its time at which the name of a host is looked up
 
 
 class UnresolvedHosts:
-    """First come, first served; a host that must wait, or has nothing queued, is deferred.
-
-    Attributes:
-        later: deferred hosts, until the next tick or until something is queued.
-    """
+    """First come, first served; hosts that must wait, or have nothing queued, are *later*."""
 
     def __init__(self, workbench: Workbench) -> None:
         self.later: dict[str, HostState] = {}
@@ -525,17 +507,13 @@ class UnresolvedHosts:
         self.later.clear()
 
     def next_in(self, now: float) -> float | None:
-        """Seconds until a deferred host with a queue may be visited; None if there is none."""
         return min(
             (host.ready_at() - now for host in self.later.values() if host.front), default=None
         )
 
 
 class Departure:
-    """The departure of one transfer: from `hold` to `gone` no other begins where it goes.
-
-    *freed* is called when others may try again.
-    """
+    """The departure of one transfer: from `hold` to `gone` no other begins where it goes."""
 
     __slots__ = ("_address", "_freed", "_held", "_host")
 
@@ -593,8 +571,7 @@ class WaitReason(StrEnum):
     WINDOW = "next row of the window"
     MEMORY = "room in memory"
     OTHER = "other reasons"
-    READY = "ready"
-    """It does not wait: it is visited as soon as the crawl has a place for it."""
+    READY = "ready"  # it does not wait: it is visited as soon as the crawl has a place for it
 
 
 _BEGINNINGS = {

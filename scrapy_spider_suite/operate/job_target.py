@@ -15,7 +15,7 @@ from typing import IO
 
 import msgpack  # type: ignore[import-untyped]
 
-from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE, NoStats, make_normalizer
+from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE, make_normalizer
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
 from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.errors import (
@@ -24,8 +24,7 @@ from scrapy_spider_suite.errors import (
     JobError,
     SettingsError,
 )
-from scrapy_spider_suite.frontier.overrides import Rule
-from scrapy_spider_suite.frontier.policy import Block, Policy
+from scrapy_spider_suite.frontier.policy import Block, Policy, Rule
 from scrapy_spider_suite.operate.actions import Action, is_time
 from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.runtime.files import lock_file
@@ -178,7 +177,7 @@ class JobTarget:
             return Normalizer()
         try:
             return make_normalizer(
-                terms.settings, self.store.kv(TWINS_TABLE), NoStats(), terms.domains
+                terms.settings, self.store.kv(TWINS_TABLE), terms.domains
             )
         except SettingsError as error:
             raise ActionError(str(error)) from None

@@ -10,8 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
-from scrapy_spider_suite.crawl.crawl_policy import policy_fields
-from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS, FilterSet
+from scrapy_spider_suite.crawl.crawl_policy import FILTER_SETTINGS, FilterSet, policy_fields
 from scrapy_spider_suite.crawl.queue.traps import (
     ASKED_FOR,
     BEHIND,
@@ -24,7 +23,7 @@ from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.fetch.address_rules import AddressPolicy, literal_address
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.robots_rules import (
     RobotsRules,
@@ -41,10 +40,16 @@ from scrapy_spider_suite.store.counters import Counters, domain_row
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.filters import Fact, LinkFacts, Stage
+from scrapy_spider_suite.urls.hosts import OutOfScope, Scope
 from scrapy_spider_suite.urls.normalize import Unusable, host_of, parse_reference
-from scrapy_spider_suite.urls.scope import OutOfScope, Scope
-from scrapy_spider_suite.urls.traps import Trap, TrapRefusal, trap_of_url
-from scrapy_spider_suite.urls.url_spaces import folders, path_and_query, sorted_query
+from scrapy_spider_suite.urls.traps import (
+    Trap,
+    TrapRefusal,
+    folders,
+    path_and_query,
+    sorted_query,
+    trap_of_url,
+)
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.store.job_reader import StoreReader
@@ -244,7 +249,7 @@ class UrlJudge:
                     continue
                 why = " and ".join(map(str, said)) or "the filter is FALSE"
                 if said:
-                    where += f", line {said[0].atom.line}, column {said[0].atom.column}"
+                    where += ", line {}, column {}".format(*found.place(said[0].atom))
             fetched = stage in (Stage.PARSE, Stage.STORE)
             judgement = Judgement.FETCH if fetched else Judgement.REFUSE
             yield Finding(f"{stage.value} filter", judgement, f"{_MEANING[stage]}: {why}", where)
@@ -295,7 +300,7 @@ class UrlJudge:
     def _check_budgets(self, host: str, record: HostRecord) -> Iterator[Finding]:
         terms, policy = self._terms, self._policy
         if record.dead and record.dead != Event.BUDGET.value:
-            why = f"the host was given up: {OUTCOMES[Event(record.dead)].meaning}"
+            why = f"the host was given up: {Event(record.dead).outcome.meaning}"
             failed = record.dead == Event.HOST_DEAD.value
             where = terms.where("SUITE_DEAD_HOST_FAILURES") if failed else ""
             yield Finding("given up", Judgement.REFUSE, why, where)

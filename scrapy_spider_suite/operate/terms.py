@@ -16,14 +16,14 @@ from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
+from scrapy_spider_suite.crawl.crawl_policy import FILTER_SETTINGS as FILTERS
 from scrapy_spider_suite.crawl.crawl_policy import (
     TWINS_TABLE,
-    NoStats,
+    FilterSet,
     make_normalizer,
+    read_filter_context,
     read_overrides,
 )
-from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS as FILTERS
-from scrapy_spider_suite.crawl.filters import FilterSet, read_filter_context
 from scrapy_spider_suite.errors import JobError, SettingsError
 from scrapy_spider_suite.settings.declarations import plain_value, setting_name, shown_value
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from scrapy import Spider
 
     from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.frontier.overrides import Overrides
+    from scrapy_spider_suite.frontier.policy import Overrides
     from scrapy_spider_suite.store.interface import KV
     from scrapy_spider_suite.store.job_reader import StoreReader
 
@@ -142,11 +142,11 @@ def normalizer_for_reading(terms: CrawlTerms, store: RocksStore | None) -> Norma
     """The normaliser of a crawl by *terms*, without that of a project that is not here."""
     kv = None if store is None else store.kv(TWINS_TABLE)
     try:
-        return make_normalizer(terms.settings, kv, NoStats(), terms.domains)
+        return make_normalizer(terms.settings, kv, terms.domains)
     except SettingsError as error:
         print(f"scrapy frontier: {error}: judged without it", file=sys.stderr)
         bare = replace(terms.settings, normalizer="")
-        return make_normalizer(bare, kv, NoStats(), terms.domains)
+        return make_normalizer(bare, kv, terms.domains)
 
 
 def terms_of_job(project: BaseSettings, reader: StoreReader) -> CrawlTerms:

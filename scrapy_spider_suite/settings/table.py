@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Retry, State
+from scrapy_spider_suite.frontier.outcomes import Event, Retry, State
 from scrapy_spider_suite.settings import values as v
 from scrapy_spider_suite.settings.declarations import (
     FIXED,
@@ -46,13 +46,11 @@ LINK_TABLES = (
 )  # fmt: skip
 """The tables of link statistics (`analysis.link_stats`)."""
 
+_MAY_PASS = tuple(event.value for event in Event if event.outcome.retry is Retry.STORE)
 _MAY_FAIL = tuple(
-    event.value for event, outcome in OUTCOMES.items()
-    if outcome.state is State.FAILED or outcome.retry is Retry.STORE
+    event.value for event in Event
+    if event.outcome.state is State.FAILED or event.outcome.retry is Retry.STORE
 )  # fmt: skip
-_MAY_PASS = tuple(
-    event.value for event, outcome in OUTCOMES.items() if outcome.retry is Retry.STORE
-)
 
 
 def _host_concurrency(project: ProjectSettings, given: Mapping[str, Any]) -> int:

@@ -393,7 +393,8 @@ def filter_for(stage: str) -> ValueType:
 def _check_filter(text: str, stage: str) -> None:
     # A crawl without filters needs neither their parser nor the list of public suffixes.
     from scrapy_spider_suite.errors import FilterError
-    from scrapy_spider_suite.urls.filters import Filter, FilterInputs, Stage
+    from scrapy_spider_suite.urls.filters import FilterInputs, Stage
+    from scrapy_spider_suite.urls.filters.language import Filter
 
     try:
         Filter(text, Stage(stage), FilterInputs(country_of=str))

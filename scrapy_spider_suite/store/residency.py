@@ -11,9 +11,8 @@ import math
 from collections.abc import Callable
 
 from scrapy_spider_suite.frontier.entries import LAST, Entry
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
+from scrapy_spider_suite.frontier.outcomes import Event, Pace, State, judge_host
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import Pace, judge_host
 from scrapy_spider_suite.frontier.windows import HostWindow, has_nothing_left
 from scrapy_spider_suite.frontier.workbench import (
     AddressState,
@@ -338,7 +337,7 @@ class HostHealth:
 
     def no_address(self, host: HostState, event: Event, now: float) -> None:
         """The name of *host* has no address: give it up, or resolve it again later."""
-        if OUTCOMES[event].state is State.FAILED:
+        if event.outcome.state is State.FAILED:
             host.record.dead = event.value
             self.give_up(host.key, event, now)
             return

@@ -14,7 +14,7 @@ from scrapy_spider_suite.frontier.entries import (
     last_key,
     order_key,
 )
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
+from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seen import FingerprintCache
 from scrapy_spider_suite.store.counters import Counters, DomainCounts
 from scrapy_spider_suite.store.interface import Store
@@ -234,7 +234,7 @@ class UrlStates:
     def conclude(
         self, entry: Entry, record: HostRecord, event: Event, status: int, wall: float
     ) -> None:
-        state = State.DONE if OUTCOMES[event].state is State.DONE else State.FAILED
+        state = State.DONE if event.outcome.state is State.DONE else State.FAILED
         self._count_end(entry.host, record, state, event)
         last = _state_of(entry, state, event, status, wall)
         if not entry.volatile:

@@ -1,21 +1,11 @@
 """The arrival log: a line for each request that the in-vitro web got; gaps between requests.
 
-A line has seven fields, separated by tabs::
-
-    start       seconds, wall clock: the request's first byte was read
-    end         seconds: the answer's last byte was handed to the kernel
-    host        of the Host header: lower case, no port, no trailing dot
-    address     that was connected to
-    path        as sent, cut after 2,000 characters, control characters escaped
-    status      of the answer, 0 for none
-    connection  number of the TCP connection, from 1 in each run of the server
-
-The times are the server's own. Under load a gap may be logged longer than it was, never shorter.
+docs/fakeweb.md has the fields of a line. Times are the server's own, in seconds (wall). Under load
+a gap may be logged longer than it was, never shorter.
 """
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
@@ -23,16 +13,13 @@ from pathlib import Path
 from typing import NamedTuple
 
 FLUSH_BYTES = 1 << 18
-MEMORY = 1_000_000
-"""Arrivals kept in memory; later ones are only counted."""
+MEMORY = 1_000_000  # arrivals kept in memory; later ones are only counted
 
 _HEADER = "#start\tend\thost\taddress\tpath\tstatus\tconnection\n"
 _PATH_LENGTH = 2000
 
 
 class Arrival(NamedTuple):
-    """One request and its answer; the fields are the module's."""
-
     start: float
     end: float
     host: str
@@ -53,49 +40,32 @@ class Arrival(NamedTuple):
 
     @classmethod
     def parse(cls, line: str) -> Arrival:
-        """Parse a line. Raises ValueError."""
         start, end, host, address, path, status, connection = line.rstrip("\n").split("\t")
         return cls(float(start), float(end), host, address, path, int(status), int(connection))
 
 
 class LineLog:
-    """Appends lines to a file in large writes, which is opened at once.
-
-    The owner calls `flush` regularly.
-    """
+    """Appends lines to a file in large writes; the owner calls `flush` regularly."""
 
     def __init__(self, path: Path | None, header: str = "") -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_CLOEXEC", 0)
-        self._file = None if path is None else os.open(path, flags, 0o644)
-        self._lines: list[str] = []
-        self._size = 0
-        if self._file is not None and header:
-            self.write(header)
+        self._file = None if path is None else path.open(
+            "a", FLUSH_BYTES, encoding="utf-8", errors="backslashreplace", newline="\n"
+        )
+        self.write(header)
 
     def write(self, line: str) -> None:
-        if self._file is None:
-            return
-        self._lines.append(line)
-        self._size += len(line)
-        if self._size > FLUSH_BYTES:
-            self.flush()
+        if self._file is not None:
+            self._file.write(line)
 
     def flush(self) -> None:
         """Write all lines: they survive a kill of this process."""
-        if self._file is None or not self._lines:
-            return
-        data = "".join(self._lines).encode("utf-8", "backslashreplace")
-        self._lines.clear()
-        self._size = 0
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._file, view) :]
+        if self._file is not None:
+            self._file.flush()
 
     def close(self) -> None:
-        self.flush()
-        if self._file is not None:
-            os.close(self._file)
-            self._file = None
+        file, self._file = self._file, None
+        if file is not None:
+            file.close()
 
 
 class ArrivalLog(LineLog):
@@ -122,7 +92,6 @@ class QueryLog(LineLog):
         self.count = 0
 
     def add(self, name: str, kind: str, answer: str) -> None:
-        """Note and count a query for *name*."""
         self.count += 1
         if name in self.names or len(self.names) < MEMORY:
             self.names[name] = self.names.get(name, 0) + 1
@@ -130,10 +99,7 @@ class QueryLog(LineLog):
 
 
 def read_arrivals(path: Path | str) -> Iterator[Arrival]:
-    """Yield the complete lines, by end, also while the log is written.
-
-    Raises OSError and ValueError.
-    """
+    """Yield the complete lines, also while the log is written. Raises OSError and ValueError."""
     with open(path, encoding="utf-8", newline="\n") as lines:
         for line in lines:
             if line.endswith("\n") and not line.startswith("#"):
@@ -142,10 +108,7 @@ def read_arrivals(path: Path | str) -> Iterator[Arrival]:
 
 @dataclass
 class Gaps:
-    """Seconds between requests. *smallest*: infinite for one request.
-
-    *pair*: the arrivals around it. Negative: a request began before an earlier answer ended.
-    """
+    """Seconds between requests; negative: one began before an earlier answer ended."""
 
     values: list[float] = field(default_factory=list)
     smallest: float = float("inf")
@@ -155,9 +118,7 @@ class Gaps:
 def gaps(
     records: Iterable[Arrival], key: str | Callable[[Arrival], str] = "host"
 ) -> dict[str, Gaps]:
-    """Return the gaps by ``"host"``, ``"address"`` or own *key*: from the latest end of all earlier
-    requests to the next start.
-    """
+    """By host, address or own *key*: from the latest end of all earlier requests to the start."""
     name = key if callable(key) else (lambda arrival: str(getattr(arrival, key)))
     arrivals: dict[str, list[Arrival]] = {}
     for record in records:

@@ -11,21 +11,12 @@ import contextlib
 import dataclasses
 import os
 import signal
-import stat
 import sys
 from collections.abc import Sequence
 from typing import Any, NoReturn
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.testing.config import (
-    FakeWebConfig,
-    Ready,
-    check,
-    counted,
-    parse,
-    parse_override,
-    parse_site,
-)
+from scrapy_spider_suite.testing import config
 from scrapy_spider_suite.testing.fake_web import FakeWeb, new_loop
 
 ABOUT = (
@@ -46,14 +37,11 @@ examples:
 USUAL_PORT = 8080
 
 _OWN = ("config", "seconds", "status", "with_parent", "json", "list_hostile", "site", "host")
-_METAVARS = {"count": "N", "bytes": "BYTES", "secs": "SECONDS", "share": "0..1", "sigma": "SIGMA",
-             "text": "NAME", "file": "FILE"}  # fmt: skip
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Declare all options on *parser*; missing ones are None or empty."""
     web = parser.add_argument_group("the web")
-    for each in dataclasses.fields(FakeWebConfig):
+    for each in dataclasses.fields(config.FakeWebConfig):
         kind, about = each.metadata["kind"], each.metadata["help"]
         flag = "--" + each.name.replace("_", "-")
         if kind == "flag":
@@ -62,7 +50,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
             default = each.default
             if default is not None and default != "":
                 about += f" (default: {default})"
-            web.add_argument(flag, metavar=_METAVARS[kind], help=about)
+            web.add_argument(flag, metavar=config.KINDS[kind].metavar, help=about)
     web.add_argument("--site", metavar="NAME=DIR", action="append", default=[],
                      help="serve the files of DIR as the host NAME (NAME.test without a dot); "
                      "may be repeated")  # fmt: skip
@@ -75,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--status", metavar="SECONDS", default="5",
                      help="time between status lines, 0 = none (default: 5)")  # fmt: skip
     run.add_argument("--with-parent", action="store_true",
-                     help="end when standard input or the parent process ends")  # fmt: skip
+                     help="end when the parent process ends")  # fmt: skip
     run.add_argument("--json", action="store_true",
                      help="print one line of JSON when ready, and no status lines")  # fmt: skip
     run.add_argument("--list-hostile", action="store_true",
@@ -83,10 +71,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, leftover: Sequence[str] = ()) -> int:
-    """Run until it is time to end.
-
-    Exit codes: 0 ended as asked, 2 a bad option or a taken port (one line says which).
-    """
+    """Run until it is time to end; 0, or 2 for a bad option or a taken port (one line says it)."""
     try:
         if leftover:
             raise SettingsError(f"unknown option or argument: {leftover[0]}")
@@ -107,7 +92,7 @@ def run(options: argparse.Namespace, leftover: Sequence[str] = ()) -> int:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Entry point of ``python -m scrapy_spider_suite.testing``; returns the exit code."""
+    """``python -m scrapy_spider_suite.testing``; returns the exit code."""
     parser = _Parser(
         prog="python -m scrapy_spider_suite.testing",
         usage="%(prog)s [options]",
@@ -126,23 +111,16 @@ class _Parser(argparse.ArgumentParser):
         self.exit(2, f"fakeweb: {message}\n")
 
 
-def config_of(options: argparse.Namespace) -> FakeWebConfig:
-    """Return the configuration of *options*; single options override ``--config``.
-
-    Raises `SettingsError`.
-    """
-    base = FakeWebConfig.from_json(options.config or "{}")
-    given: dict[str, Any] = {
-        name: value
-        for name, value in vars(options).items()
-        if value is not None and name not in _OWN and name in FakeWebConfig.__dataclass_fields__
-    }
+def config_of(options: argparse.Namespace) -> config.FakeWebConfig:
+    """The configuration of *options*, which override ``--config``. Raises `SettingsError`."""
+    base = config.FakeWebConfig.from_json(options.config or "{}")
+    own = {name: getattr(options, name, None) for name in vars(base).keys() - {*_OWN}}
+    given: dict[str, Any] = {name: value for name, value in own.items() if value is not None}
     if options.site:
-        given["sites"] = dict(base.sites) | dict(map(parse_site, options.site))
+        given["sites"] = dict(base.sites) | dict(map(config.parse_site, options.site))
     if options.host:
-        given["overrides"] = dict(base.overrides) | dict(map(parse_override, options.host))
-    changed = {each.name: getattr(base, each.name) for each in dataclasses.fields(base)} | given
-    return FakeWebConfig.from_values(changed)
+        given["overrides"] = dict(base.overrides) | dict(map(config.parse_override, options.host))
+    return config.FakeWebConfig.from_values(vars(base) | given)
 
 
 class _Run:
@@ -166,7 +144,11 @@ class _Run:
             print(f"fakeweb: {error}", file=sys.stderr)
             return 2
         self._announce(web.ready)
-        watchers = [loop.create_task(watch) for watch in self._watches(web, over)]
+        watchers = []
+        if self._status and not self._json:
+            watchers.append(loop.create_task(self._report(web)))
+        if self._with_parent:
+            watchers.append(loop.create_task(self._watch_parent(over)))
         with contextlib.suppress(asyncio.TimeoutError):
             await asyncio.wait_for(over.wait(), self._seconds)
         for watcher in watchers:
@@ -187,17 +169,6 @@ class _Run:
         await web.start()
         return web
 
-    def _watches(self, web: FakeWeb, over: asyncio.Event) -> list[Any]:
-        watches: list[Any] = []
-        if self._status and not self._json:
-            watches.append(self._report(web))
-        if self._with_parent:
-            watches.append(self._watch_parent(over))
-            mode = os.fstat(0).st_mode
-            if stat.S_ISFIFO(mode) or stat.S_ISSOCK(mode):
-                asyncio.get_running_loop().add_reader(0, _read_on, over)
-        return watches
-
     async def _report(self, web: FakeWeb) -> None:
         before = 0
         while True:
@@ -210,7 +181,7 @@ class _Run:
             await asyncio.sleep(1)
         over.set()
 
-    def _announce(self, ready: Ready) -> None:
+    def _announce(self, ready: config.Ready) -> None:
         if self._json:
             print(ready.to_json(), flush=True)
             return
@@ -220,8 +191,8 @@ class _Run:
             for name, value in ready.settings.items()
         }
         lines = [
-            f"fakeweb: {counted(ready.hosts, 'host')} on "
-            f"{counted(ready.addresses, 'address', 'addresses')} "
+            f"fakeweb: {config.counted(ready.hosts, 'host')} on "
+            f"{config.counted(ready.addresses, 'address', 'addresses')} "
             f"({ready.first_address} to {ready.last_address}), port {ready.http_port}",
             *(f"  start at     {seed}" for seed in ready.seeds[:5]),
             f"  name server  127.0.0.1:{ready.dns_port}",
@@ -234,21 +205,15 @@ class _Run:
         print("\n".join(lines), flush=True)
 
 
-def _read_on(over: asyncio.Event) -> None:
-    if not os.read(0, 4096):
-        asyncio.get_running_loop().remove_reader(0)
-        over.set()
-
-
 def _status_line(web: FakeWeb, rate: float) -> str:
     return (
-        f"fakeweb: {counted(web.log.count, 'request')}, {rate:,.0f}/s, "
-        f"{counted(web.open_connections, 'open connection')}, "
-        f"{counted(web.queries.count, 'DNS query', 'DNS queries')}"
+        f"fakeweb: {config.counted(web.log.count, 'request')}, {rate:,.0f}/s, "
+        f"{config.counted(web.open_connections, 'open connection')}, "
+        f"{config.counted(web.queries.count, 'DNS query', 'DNS queries')}"
     )
 
 
 def _seconds(name: str, text: str) -> float:
-    value = parse(name, "secs", text)
-    check(name, "secs", value)
+    value = config.parse(name, "secs", text)
+    config.check(name, "secs", value)
     return float(value)

@@ -9,28 +9,15 @@ import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from scrapy_spider_suite.errors import SettingsError
 
 
 def counted(number: int, one: str, many: str = "") -> str:
-    """Return *number* with *one*, or with *many* (by default *one* and an s) unless it is 1."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
 
 
-ALLOWED = {
-    "count": "a whole number",
-    "bytes": "a whole number of bytes, with K, M or G if you like",
-    "secs": "a number of seconds of at least 0",
-    "share": "a number between 0 and 1",
-    "sigma": "a number between 0 and 5",
-}
-_TYPES: dict[str, type | tuple[type, ...]] = {
-    "flag": bool, "text": str, "file": (Path, type(None)), "table": Mapping,
-}  # fmt: skip
-_TYPE_NAMES = {"flag": "true or false", "text": "a name", "file": "a Path", "table": "a table"}
-_MOST = {"secs": 1e9, "share": 1.0, "sigma": 5.0}
 _SUFFIXES = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 
@@ -43,31 +30,27 @@ def knob(default: Any, kind: str, meaning: str, minimum: int = 0) -> Any:
 
 
 def parse(name: str, kind: str, value: Any) -> Any:
-    """Parse *value*, of the command line or JSON, as *kind*.
-
-    Raises `SettingsError`; ranges are checked by `check`.
-    """
+    """Parse *value*, of the command line or JSON, as *kind*; `check` checks its range."""
     if kind == "file" and value is not None:
         return Path(value)
-    if kind not in _READERS or not isinstance(value, str):
+    read = KINDS[kind].read
+    if read is None or not isinstance(value, str):
         return value
     try:
-        return _READERS[kind](value)
+        return read(value)
     except ValueError:
-        raise SettingsError.of(name, value, ALLOWED[kind]) from None
+        raise SettingsError.of(name, value, KINDS[kind].allowed) from None
 
 
 def check(name: str, kind: str, value: Any, minimum: int = 0) -> None:
-    """Raise `SettingsError` if a knob of *kind* cannot have *value*."""
+    known, allowed = KINDS[kind], KINDS[kind].allowed
+    good = isinstance(value, known.type) and (kind == "flag" or not isinstance(value, bool))
     if kind in ("count", "bytes"):
-        if not isinstance(value, int) or isinstance(value, bool) or value < minimum:
-            raise SettingsError.of(name, value, f"a whole number of at least {minimum}")
-    elif kind in _MOST:
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if not number or not 0 <= value <= _MOST[kind]:
-            raise SettingsError.of(name, value, ALLOWED[kind])
-    elif not isinstance(value, _TYPES[kind]):
-        raise SettingsError.of(name, value, _TYPE_NAMES[kind])
+        good, allowed = good and value >= minimum, f"a whole number of at least {minimum}"
+    elif known.most is not None:
+        good = good and 0 <= value <= known.most
+    if not good:
+        raise SettingsError.of(name, value, allowed)
 
 
 def _size(text: str) -> int:
@@ -84,9 +67,28 @@ def _number(text: str) -> float:
     return value
 
 
-_READERS: dict[str, Callable[[str], float]] = {
-    "count": int, "bytes": _size, "secs": _number, "share": _number, "sigma": _number,
-}  # fmt: skip
+class Kind(NamedTuple):
+    """*read* makes a value of text; *most* of a number."""
+
+    type: Any
+    allowed: str
+    metavar: str = ""
+    read: Callable[[str], float] | None = None
+    most: float | None = None
+
+
+_BYTES = "a whole number of bytes, with K, M or G if you like"
+KINDS = {
+    "count": Kind(int, "a whole number", "N", int),
+    "bytes": Kind(int, _BYTES, "BYTES", _size),
+    "secs": Kind((int, float), "a number of seconds of at least 0", "SECONDS", _number, 1e9),
+    "share": Kind((int, float), "a number between 0 and 1", "0..1", _number, 1.0),
+    "sigma": Kind((int, float), "a number between 0 and 5", "SIGMA", _number, 5.0),
+    "flag": Kind(bool, "true or false"),
+    "text": Kind(str, "a name", "NAME"),
+    "file": Kind((Path, type(None)), "a Path", "FILE"),
+    "table": Kind(Mapping, "a table"),
+}
 
 
 _LABEL = r"[a-z0-9]([a-z0-9_-]{0,61}[a-z0-9])?"
@@ -102,10 +104,7 @@ TRAIT_KINDS = {
 
 @dataclass(frozen=True)
 class FakeWebConfig:
-    """The in-vitro web. The graph depends on the fields up to ``overrides`` alone.
-
-    Durations are seconds, shares 0 to 1. Raises `SettingsError`.
-    """
+    """The graph depends on the fields up to ``overrides`` alone. Raises `SettingsError`."""
 
     seed: int = knob(1, "count", "names the web: another seed, another graph")
     domain: str = knob("fake.test", "text", "hosts are called h000000.DOMAIN, h000001.DOMAIN, …")
@@ -168,7 +167,12 @@ class FakeWebConfig:
         for each in dataclasses.fields(self):
             known = each.metadata
             check(each.name, known["kind"], getattr(self, each.name), known["min"])
-        self._check_names()
+        for name, value in [("domain", self.domain), *(("sites", site) for site in self.sites)]:
+            if not HOST_NAME.fullmatch(value):
+                raise SettingsError.of(name, value, "a host name in lower case")
+        for folder in self.sites.values():
+            if not Path(folder).is_dir():
+                raise SettingsError.of("sites", folder, "a folder that exists")
         if self.errors + self.redirects > 1:
             raise SettingsError("errors + redirects: expected a sum of at most 1")
         for name in ("port", "dns_port"):
@@ -179,16 +183,7 @@ class FakeWebConfig:
         for host, traits in self.overrides.items():
             _check_override(host, traits, self.hosts)
 
-    def _check_names(self) -> None:
-        for name, value in [("domain", self.domain), *(("sites", site) for site in self.sites)]:
-            if not HOST_NAME.fullmatch(value):
-                raise SettingsError.of(name, value, "a host name in lower case")
-        for folder in self.sites.values():
-            if not Path(folder).is_dir():
-                raise SettingsError.of("sites", folder, "a folder that exists")
-
     def to_json(self) -> str:
-        """Return the fields that differ from their defaults, as a line of JSON."""
         changed = {
             each.name: getattr(self, each.name)
             for each in dataclasses.fields(self)
@@ -198,7 +193,6 @@ class FakeWebConfig:
 
     @classmethod
     def from_json(cls, text: str) -> FakeWebConfig:
-        """Reverse `to_json`. Raises `SettingsError`."""
         try:
             values = json.loads(text)
         except ValueError as error:
@@ -209,7 +203,6 @@ class FakeWebConfig:
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any]) -> FakeWebConfig:
-        """Make it of *values*, text or JSON. Raises `SettingsError`."""
         kinds = {each.name: each.metadata["kind"] for each in dataclasses.fields(cls)}
         for name in values:
             if name not in kinds:
@@ -235,10 +228,7 @@ def parse_override(text: str) -> tuple[int, dict[str, float]]:
 
 
 def parse_site(text: str) -> tuple[str, str]:
-    """Parse a ``--site`` option, ``NAME=DIR``; a NAME without a dot becomes ``NAME.test``.
-
-    Raises `SettingsError`.
-    """
+    """Parse a ``--site`` option; a NAME without a dot becomes ``NAME.test``."""
     name, equals, folder = text.partition("=")
     if not equals or not name or not folder:
         raise SettingsError.of("site", text, "NAME=DIR")
@@ -281,13 +271,11 @@ class Ready:
         }
 
     def to_json(self) -> str:
-        """Return the fields, ``http_port`` and ``settings`` as a line of JSON."""
         more = {"http_port": self.http_port, "settings": self.settings}
         return json.dumps(dataclasses.asdict(self) | more)
 
     @classmethod
     def from_json(cls, line: str) -> Ready:
-        """Reverse `to_json`. Raises ValueError."""
         values = json.loads(line)
         names = [each.name for each in dataclasses.fields(cls)]
         if not isinstance(values, dict) or not set(names) <= values.keys():

@@ -1,5 +1,7 @@
-"""The in-vitro web in this process: hosts, web servers, name server, arrival log, in one event
-loop.
+"""The in-vitro web, in one event loop of this process, or in a process of its own.
+
+A socket on 0.0.0.0 would let the network in, so each loopback address has its own, all on one port;
+on macOS each "address" is a port of 127.0.0.1.
 """
 
 from __future__ import annotations
@@ -7,47 +9,135 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import dataclasses
+import errno
+import os
+import queue
 import socket
-from collections.abc import Coroutine, Sequence
+import subprocess
+import sys
+from collections.abc import Callable, Coroutine, Sequence
 from functools import partial
+from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryFile
 from threading import Thread
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.testing import trap_sites
-from scrapy_spider_suite.testing.arrivals import Arrival, ArrivalLog, QueryLog
+from scrapy_spider_suite.testing import http, trap_sites
+from scrapy_spider_suite.testing.arrivals import Arrival, ArrivalLog, QueryLog, read_arrivals
 from scrapy_spider_suite.testing.config import FakeWebConfig, Ready, counted
-from scrapy_spider_suite.testing.folder_site import FolderSite
-from scrapy_spider_suite.testing.http import (
-    HTML,
-    HostSite,
-    OpenConnections,
-    Request,
-    ServerConnection,
-    ServerReply,
-    encode_reply,
-    make_reply,
-)
-from scrapy_spider_suite.testing.loopback import (
-    BACKLOG,
-    MOST_ADDRESSES,
-    LoopbackEndpoint,
-    LoopbackListeners,
-    addresses_within,
-    files_allowed,
-    has_many_addresses,
-)
 from scrapy_spider_suite.testing.name_server import SERVED, NameServer, Zone
 from scrapy_spider_suite.testing.synthetic_graph import SyntheticWeb
-from scrapy_spider_suite.testing.synthetic_site import SyntheticSite
+from scrapy_spider_suite.testing.synthetic_site import FolderSite, SyntheticSite
+
+MOST_ADDRESSES = 254 * 256 * 240
+ONLY = "127.0.0.1"
+BACKLOG = 1024
+
+_TRIES = 20
+
+
+class LoopbackEndpoint(NamedTuple):
+    address: str
+    port: int
+
+
+def address_text(number: int) -> str:
+    """Return address *number*: 127.8.0.1, …; last parts 0 and 255 are left out."""
+    block, last = divmod(number, 254)
+    return f"127.{8 + block // 256}.{block % 256}.{last + 1}"
+
+
+def has_many_addresses() -> bool:
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        try:
+            probe.bind((address_text(0), 0))
+        except OSError:
+            return False
+    return True
+
+
+def files_allowed(wanted: int) -> int:
+    """Raise the limit of open files towards *wanted*; return the limit."""
+    try:
+        import resource
+    except ImportError:  # not a Unix: the C library's limit does not bind sockets
+        return wanted
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+        try:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))
+        except (OSError, ValueError):  # macOS refuses more than its kernel's own limit
+            return soft
+        soft = max(soft, most)
+    return wanted if soft == resource.RLIM_INFINITY else soft
+
+
+class LoopbackListeners:
+    """Bound sockets at *endpoints*; the first *listening* ones listen, the rest refuse."""
+
+    def __init__(self, count: int, port: int, *, listening: int, one_address: bool) -> None:
+        self.sockets: list[socket.socket] = []
+        for attempt in range(_TRIES):
+            try:
+                self._bind(count, port, listening, one_address=one_address)
+                break
+            except OSError as error:
+                self.close()
+                taken = error.errno == errno.EADDRINUSE
+                if taken and port == 0 and attempt < _TRIES - 1:
+                    continue
+                where = f"port {port} of loopback addresses"
+                if one_address:
+                    where = f"ports from {port} on"
+                why = f"cannot listen on all {count} ({error.strerror})"
+                if taken:
+                    why = f"one of {count} is taken; choose another port, or 0 for any"
+                raise SettingsError(f"{where}: {why}") from None
+        self.endpoints = [LoopbackEndpoint(*each.getsockname()[:2]) for each in self.sockets]
+
+    @property
+    def ports(self) -> Sequence[int]:
+        ports = [each.port for each in self.endpoints]
+        return ports[:1] if len(set(ports)) == 1 else ports
+
+    def close(self) -> None:
+        for each in self.sockets:
+            each.close()
+        self.sockets.clear()
+
+    def _bind(self, count: int, port: int, listening: int, *, one_address: bool) -> None:
+        for number in range(count):
+            if one_address:
+                address, at = ONLY, port + number if port else 0
+            else:  # all on the port that the first one has
+                address = address_text(number)
+                at = self.sockets[0].getsockname()[1] if self.sockets else port
+            self.sockets.append(_bound(address, at, number < listening))
+
+
+def _bound(address: str, port: int, listening: bool) -> socket.socket:
+    each = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+    try:
+        each.setblocking(False)
+        if listening:
+            each.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        each.bind((address, port))
+        if listening:
+            each.listen(BACKLOG)
+    except OSError:
+        each.close()
+        raise
+    return each
+
 
 REFUSED, HANGING = "refused.test", "hang.test"
 MISDIRECTED = 421
 
 
 def extra_endpoints(config: FakeWebConfig) -> int:
-    """Return the number of listening addresses beside those of the synthetic hosts."""
     count = 2 + len(config.sites)
     if config.hostile:
         from scrapy_spider_suite.testing.hostile_site import BEHAVIOURS
@@ -59,63 +149,61 @@ def extra_endpoints(config: FakeWebConfig) -> int:
 
 
 class PlainSite:
-    """Three small pages, for the special names of the name server."""
-
-    def answer(self, request: Request) -> ServerReply:
+    def answer(self, request: http.Request) -> http.ServerReply:
         if request.path not in ("/", "/1.html", "/2.html"):
-            return make_reply(404, "no such page\n")
-        return make_reply(200, "<a href='/1.html'>1</a> <a href='/2.html'>2</a>\n", HTML)
+            return http.make_reply(404, "no such page\n")
+        return http.make_reply(200, "<a href='/1.html'>1</a> <a href='/2.html'>2</a>\n", http.HTML)
 
 
 class HostTable:
-    """All hosts.
-
-    *endpoints*: the synthetic pool, two for special names, one a site, hostile ones, traps,
-    look-alikes, one that refuses, one that hangs.
-    """
+    """All hosts. *endpoints*: the synthetic pool, `extra_endpoints`, a refusing, a hanging one."""
 
     def __init__(
         self, config: FakeWebConfig, web: SyntheticWeb, endpoints: Sequence[LoopbackEndpoint]
     ) -> None:
+        places = iter(endpoints)
+
+        def take(count: int) -> list[LoopbackEndpoint]:
+            return list(islice(places, count))
+
         self._web = web
         self._coded = config.coded
-        self._pool = endpoints[: config.addresses]
+        self._pool = take(config.addresses)
         self._synthetic = SyntheticSite(web)
-        rest = list(endpoints[config.addresses :])
-        self.serving = [place.address for place in rest[:2]]
-        self._sites: dict[str, HostSite] = dict.fromkeys(SERVED, PlainSite())
-        self._places = dict.fromkeys(SERVED, rest[0])
-        for (name, folder), place in zip(config.sites.items(), rest[2:], strict=False):
+        ours = take(2)
+        self.serving = [place.address for place in ours]
+        self._sites: dict[str, http.HostSite] = dict.fromkeys(SERVED, PlainSite())
+        self._places = dict.fromkeys(SERVED, ours[0])
+        for name, folder in config.sites.items():
             self._sites[name] = FolderSite(folder, config.latency)
-            self._places[name] = place
-        self._places[REFUSED], self._places[HANGING] = rest[-2:]
+            (self._places[name],) = take(1)
         if config.hostile:
-            self._add_hostile(config, rest[2 + len(config.sites) : -2])
+            self._add_hostile(config, take)
         self._traps: Sequence[LoopbackEndpoint] = ()
         if config.traps:
-            self._add_traps(config, rest[:-2])
+            self._traps = take(len(trap_sites.NAMES))
+            for host in trap_sites.trap_hosts():
+                self._sites[host] = trap_sites.TrapSite(self.base, config.seed)
+            for host in trap_sites.ordinary_hosts():
+                self._sites[host] = trap_sites.OrdinarySite(config.seed)
+                (self._places[host],) = take(1)
+        self._places[REFUSED], self._places[HANGING] = take(2)
 
-    def _add_traps(self, config: FakeWebConfig, places: Sequence[LoopbackEndpoint]) -> None:
-        names = trap_sites.ordinary_hosts()
-        self._traps = places[-len(names) - len(trap_sites.NAMES) : -len(names)]
-        for host in trap_sites.trap_hosts():
-            self._sites[host] = trap_sites.TrapSite(self.base, config.seed)
-        for host, place in zip(names, places[-len(names) :], strict=True):
-            self._sites[host] = trap_sites.OrdinarySite(config.seed)
-            self._places[host] = place
-
-    def _add_hostile(self, config: FakeWebConfig, places: Sequence[LoopbackEndpoint]) -> None:
+    def _add_hostile(
+        self, config: FakeWebConfig, take: Callable[[int], list[LoopbackEndpoint]]
+    ) -> None:
         from scrapy_spider_suite.testing import hostile_site as site
 
         hostile = site.HostileSite(
             self.base, pace=config.hostile_pace, seconds=config.hostile_seconds
         )
+        places = take(len(site.BEHAVIOURS) + 1)
         for host in site.hostile_hosts():
             self._sites[host] = hostile
             self._places[host] = places[site.address_number(host)]
 
     def endpoint(self, host: str) -> LoopbackEndpoint:
-        """Return where *host* is. Raises LookupError."""
+        """Where *host* is. Raises LookupError, as all methods do."""
         place = self._places.get(host)
         if place is not None:
             return place
@@ -124,29 +212,26 @@ class HostTable:
         return self._pool[self._web.address_index(self._web.host_index(host))]
 
     def address(self, host: str) -> str:
-        """Return the address of *host*. Raises LookupError."""
         return self.endpoint(host).address
 
     def base(self, host: str) -> str:
-        """Return scheme, name and port of *host*. Raises LookupError."""
         port = self.endpoint(host).port
         return f"http://{host}" + (f":{port}" if port != 80 else "")
 
-    def route(self, request: Request) -> ServerReply:
+    def route(self, request: http.Request) -> http.ServerReply:
         site = self._sites.get(request.host, self._synthetic)
         if self._traps and request.host.endswith(".farm-trap.test"):
             site = self._sites["farm-trap.test"]
         try:
-            return encode_reply(site.answer(request), request, self._coded)
+            return http.encode_reply(site.answer(request), request, self._coded)
         except LookupError:
-            return make_reply(MISDIRECTED, f"no host is called {request.host[:200]!r}\n")
+            return http.make_reply(MISDIRECTED, f"no host is called {request.host[:200]!r}\n")
 
 
 T = TypeVar("T")
 
 
 def new_loop() -> asyncio.AbstractEventLoop:
-    """Return an event loop, uvloop's if it is installed."""
     try:
         import uvloop
     except ImportError:
@@ -174,11 +259,7 @@ _FILES_WANTED = 20_000
 
 
 class FakeWeb:
-    """A running in-vitro web: ``async with`` in the caller's loop, ``with`` in its own thread.
-
-    Once started, *ready* says where everything is, *web* is the graph, *arrivals* the first million
-    requests.
-    """
+    """A running in-vitro web: ``async with`` in the caller's loop, ``with`` in its own thread."""
 
     def __init__(self, config: FakeWebConfig, *, in_memory: bool = True) -> None:
         self.config = config
@@ -189,10 +270,7 @@ class FakeWeb:
         self._thread: LoopThread | None = None
 
     async def start(self) -> Ready:
-        """Bind everything and answer.
-
-        Raises `SettingsError`: a taken port, an unwritable log, too few files.
-        """
+        """Bind everything. Raises `SettingsError`: a taken port, too few files, a bad log."""
         async with contextlib.AsyncExitStack() as closing:
             closing.push_async_callback(_settle)
             listeners, config, notes = self._bind()
@@ -239,7 +317,6 @@ class FakeWeb:
 
     @property
     def arrivals(self) -> list[Arrival]:
-        """A copy of the arrivals in memory, with every answer that a client can have seen."""
         if self._thread is not None:
             # The client may have its answer while the thread has yet to write down that it has.
             self._thread.call(_settle())
@@ -250,7 +327,6 @@ class FakeWeb:
         return len(self._reception.open)
 
     def url(self, host: str, path: str = "/") -> str:
-        """Return the URL of *path* on *host*. Raises LookupError."""
         return self.directory.base(host) + path
 
     def _bind(self) -> tuple[LoopbackListeners, FakeWebConfig, list[str]]:
@@ -262,16 +338,15 @@ class FakeWeb:
                 "politeness by address cannot be seen"
             )
         extra = extra_endpoints(config) + 2
-        wanted = min(config.addresses, max(1, config.hosts), MOST_ADDRESSES - extra)
-        files = files_allowed(2 * (wanted + extra) + _FILES_WANTED)
-        count = addresses_within(files, wanted, extra)
-        if count < wanted:
-            notes.append(
-                f"{counted(count, 'address', 'addresses')} instead of {wanted}: the limit of open "
-                f"files is {files} (ulimit -n)"
-            )
-        self._connections = files - count - extra - 64
+        count = min(config.addresses, max(1, config.hosts), MOST_ADDRESSES - extra)
         total = count + extra
+        files = files_allowed(2 * total + _FILES_WANTED)
+        if files < 2 * total:
+            raise SettingsError(
+                f"open files are limited to {files}, too few for "
+                f"{counted(total, 'address', 'addresses')}; raise the limit with ulimit -n"
+            )
+        self._connections = files - total - 64
         listeners = LoopbackListeners(
             total, config.port, listening=total - 2, one_address=one_address
         )
@@ -299,19 +374,19 @@ class FakeWeb:
         self, closing: contextlib.AsyncExitStack, config: FakeWebConfig,
         listeners: LoopbackListeners,
     ) -> None:  # fmt: skip
-        self._reception = OpenConnections(
+        self._reception = http.OpenConnections(
             self.directory.route, self.log,
             keep_alive=config.keep_alive, limit=max(1, self._connections),
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         closing.push_async_callback(self._hang_up)
         for bound, place in zip(listeners.sockets[:-2], listeners.endpoints, strict=False):
-            factory = partial(ServerConnection, self._reception, place.address)
+            factory = partial(http.ServerConnection, self._reception, place.address)
             server = await loop.create_server(factory, sock=bound, backlog=BACKLOG)
             closing.callback(server.close)
         for client in _block(listeners.sockets[-1]):
             closing.callback(client.close)
-        closing.push_async_callback(_cancel, loop.create_task(self._tick()))
+        closing.callback(loop.create_task(self._tick()).cancel)
 
     async def _hang_up(self) -> None:
         for connection in list(self._reception.open):
@@ -340,16 +415,13 @@ class FakeWeb:
             hosts = [*trap_sites.trap_hosts(), *trap_sites.ordinary_hosts()]
             seeds += [self.url(host) for host in hosts]
         return Ready(
-            ports=ports,
-            dns_port=dns_port,
-            hosts=config.hosts,
-            addresses=config.addresses,
+            ports, dns_port, config.hosts, config.addresses,
             first_address=endpoints[0].address,
             last_address=endpoints[config.addresses - 1].address,
             seeds=tuple(seeds),
             log=None if config.log is None else str(config.log),
             notes=tuple(notes),
-        )
+        )  # fmt: skip
 
     def _write_seeds(self, path: Path | None) -> None:
         if path is None:
@@ -386,7 +458,84 @@ def _block(hanging: socket.socket) -> list[socket.socket]:
     return clients
 
 
-async def _cancel(task: asyncio.Task[None]) -> None:
-    task.cancel()
-    with contextlib.suppress(asyncio.CancelledError):
-        await task
+_START_SECONDS = 30.0
+_STOP_SECONDS = 10.0
+
+
+class FakeWebProcess:
+    """The web in a child, which ends with this process; *inside*: a command that runs it."""
+
+    def __init__(self, config: FakeWebConfig, inside: Sequence[str] = ()) -> None:
+        self.config = config
+        self._inside = inside
+        self.ready: Ready
+        self.web: SyntheticWeb
+        self._child: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> Ready:
+        """Start the child, wait until it answers. Raises `SettingsError` with its message."""
+        paths = [str(Path(__file__).resolve().parents[2]), os.environ.get("PYTHONPATH")]
+        with TemporaryFile() as complaints:
+            self._child = subprocess.Popen(
+                [
+                    *(*self._inside, sys.executable, "-m", "scrapy_spider_suite.testing"),
+                    *("--config", self.config.to_json(), "--with-parent", "--json"),
+                ],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            )
+            try:
+                self.ready = Ready.from_json(_first_line(self._child))
+            except ValueError:
+                self.stop()
+                complaints.seek(0)
+                said = complaints.read().decode("utf-8", "replace").strip()
+                raise SettingsError(said or "the in-vitro web did not start") from None
+        served = dataclasses.replace(self.config, addresses=self.ready.addresses)
+        self.web = SyntheticWeb(served, self.ready.ports)
+        return self.ready
+
+    @property
+    def pid(self) -> int:
+        if self._child is None:
+            raise RuntimeError("the in-vitro web is not running")
+        return self._child.pid
+
+    def stop(self) -> None:
+        """End the child, which writes its logs; kill it after 10 s."""
+        child, self._child = self._child, None
+        if child is None:
+            return
+        with child:
+            child.terminate()
+            try:
+                child.wait(_STOP_SECONDS)
+            except subprocess.TimeoutExpired:
+                child.kill()
+
+    def arrivals(self) -> list[Arrival]:
+        """The log: all of it after `stop`, before up to half a second ago."""
+        if self.config.log is None:
+            raise SettingsError.of("log", None, "a file, to read the arrivals of a process")
+        return list(read_arrivals(self.config.log))
+
+    def __enter__(self) -> FakeWebProcess:
+        self.start()
+        return self
+
+    def __exit__(self, *exc_info: object) -> None:
+        self.stop()
+
+
+def _first_line(child: subprocess.Popen[bytes]) -> str:
+    lines: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+    output = child.stdout
+    if output is None:
+        return ""
+    Thread(target=lambda: lines.put(output.readline()), daemon=True).start()
+    with contextlib.suppress(queue.Empty):
+        return lines.get(timeout=_START_SECONDS).decode("utf-8")
+    child.kill()
+    return ""

@@ -1,7 +1,5 @@
 """The hostile hosts: each behaviour at a path, on a host and as a robots.txt.
 
-A behaviour answers one request through an `AnswerWriter`.
-
 * ``http://hostile.test/NAME`` and ``http://NAME.hostile.test/`` play NAME; a host has an address;
 * ``http://robots-NAME.hostile.test/robots.txt`` plays it; the host's other pages are harmless;
 * ``http://hostile.test/`` links to all hosts, ``/paths`` to all paths; ``/ok`` is harmless.
@@ -31,10 +29,7 @@ PAGE = b"<html><head><title>hostile</title></head><body><p>text</p></body></html
 
 
 class HostileRequest(NamedTuple):
-    """*base*: URL of the behaviour, without a final slash. *rest*: the path behind it.
-
-    *pace*: seconds between pieces of a slow answer. *seconds*: duration of an endless one.
-    """
+    """*rest*: the path behind *base*. *pace*: between pieces. *seconds*: of an endless answer."""
 
     base: str
     rest: str = ""
@@ -70,10 +65,7 @@ def fixed(
     name: str, about: str, answer: bytes | Callable[[HostileRequest], bytes], *,
     keep: bool = False, deep: bool = False,
 ) -> None:  # fmt: skip
-    """Register an *answer* that is sent at once; a function makes it when it is asked for.
-
-    *keep* leaves the connection open.
-    """
+    """Register an *answer* that is sent at once; a function makes it when it is asked for."""
 
     async def play(wire: AnswerWriter, scene: HostileRequest) -> None:
         await wire.send(answer(scene) if callable(answer) else answer)
@@ -83,8 +75,6 @@ def fixed(
 
 
 def endless(name: str, about: str, front: bytes, piece: bytes) -> None:
-    """Register an answer of *front* and then *piece* again and again."""
-
     async def play(wire: AnswerWriter, scene: HostileRequest) -> None:
         if front:
             await wire.send(front)
@@ -98,9 +88,8 @@ def endless(name: str, about: str, front: bytes, piece: bytes) -> None:
 
 
 def bulk(name: str, about: str, line: bytes, size: int, front: bytes, kind: str) -> None:
-    """Register an answer of *front* and some *size* bytes of lines: *line* % 0, *line* % 1, ….
-
-    All lines have one length. They are made in pieces, so that the server does not stall.
+    """Register an answer of *front* and some *size* bytes of lines: *line* % 0, *line* % 1, …, all
+    of one length. They are made in pieces, so that the server does not stall.
     """
 
     async def play(wire: AnswerWriter, scene: HostileRequest) -> None:
@@ -114,7 +103,7 @@ def bulk(name: str, about: str, line: bytes, size: int, front: bytes, kind: str)
 
 
 def head(*lines: str, status: str = "200 OK") -> bytes:
-    """Return a head of *lines*, HTML unless one of them gives a type."""
+    """A head of *lines*, HTML unless one of them gives a type."""
     kind = () if any(line.startswith("Content-Type") for line in lines) else _HTML
     return "\r\n".join((f"HTTP/1.1 {status}", *kind, *lines, "", "")).encode("latin-1")
 
@@ -526,11 +515,8 @@ def listing() -> str:
 
 
 def address_number(host: str) -> int:
-    """Return the index of the hostile address of *host*. Raises LookupError."""
-    if host == HOST:
-        return 0
-    found, _ = _behaviour_of(host)
-    return 1 + list(BEHAVIOURS).index(found.name)
+    """The index of the hostile address of *host*. Raises LookupError."""
+    return 0 if host == HOST else 1 + list(BEHAVIOURS).index(_behaviour_of(host)[0].name)
 
 
 def _behaviour_of(host: str) -> tuple[Behaviour, bool]:

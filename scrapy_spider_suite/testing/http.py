@@ -39,15 +39,8 @@ _CHUNKED = re.compile(rb"\r\ntransfer-encoding:", re.IGNORECASE)
 _PHRASES = {status.value: status.phrase for status in HTTPStatus}
 
 
-class BadRequest(ValueError):
-    """Not a request."""
-
-
 class Request(NamedTuple):
-    """*path*: *target* without the query. *host*: lower case, no port. *body*: bytes to skip.
-
-    *tags*, *since*: conditions. *codings*: Accept-Encoding.
-    """
+    """*path*: *target* without the query. *body*: bytes to skip. *tags*, *since*: conditions."""
 
     method: str
     target: str
@@ -61,10 +54,7 @@ class Request(NamedTuple):
 
 
 class ServerReply(NamedTuple):
-    """One answer: *data* (head and body) after *delay* seconds, or the bytes of *script*.
-
-    *keep*: the connection may be reused.
-    """
+    """One answer: *data* (head and body) after *delay* seconds, or the bytes of *script*."""
 
     status: int
     data: bytes
@@ -74,16 +64,13 @@ class ServerReply(NamedTuple):
 
 
 class HostSite(Protocol):
-    def answer(self, request: Request) -> ServerReply:
-        """Answer *request*; must not block."""
-        ...
+    def answer(self, request: Request) -> ServerReply: ...
 
 
 def parse_head(head: bytes) -> Request:
-    """Parse a request's *head*, without the empty line. Raises `BadRequest`."""
     words = head.partition(b"\r\n")[0].decode("latin-1").split(" ")
     if len(words) != 3 or not words[2].startswith("HTTP/1."):
-        raise BadRequest(f"request line {' '.join(words)[:80]!r}")
+        raise ValueError(f"request line {' '.join(words)[:80]!r}")
     method, target, version = words
     fields = {name.lower(): value for name, value in _FIELD.findall(head)}
     host = fields.get(b"host", b"").decode("latin-1").strip().lower()
@@ -94,7 +81,7 @@ def parse_head(head: bytes) -> Request:
     keep = b"close" not in connection and (version != "HTTP/1.0" or b"keep-alive" in connection)
     length = fields.get(b"content-length", b"0").strip()
     if not length.isdigit() or _CHUNKED.search(head):
-        raise BadRequest("a body whose length is not given")
+        raise ValueError("a body whose length is not given")
     path = target.partition("?")[0]
     names = (b"if-none-match", b"if-modified-since", b"accept-encoding")
     conditions = (fields.get(each, b"").decode("latin-1").strip() for each in names)
@@ -116,17 +103,14 @@ def make_reply(
     return ServerReply(status, head.encode("latin-1") + body, delay)
 
 
-PIECES: Final = (1, 1000, 8192)
-"""Bytes of the first chunk, the second, each further one."""
+PIECES: Final = (1, 1000, 8192)  # bytes of the first chunk, the second, each further one
 
 _LENGTH = re.compile(rb"\r\nContent-Length: \d+")
 _FAST = 4  # of 11: a server has no time for more
 
 
 def encode_reply(answer: ServerReply, request: Request, share: float) -> ServerReply:
-    """Encode a *share* of the URLs' answers in a way that *request* accepts: chunks, gzip, br, or
-    both; always the same for a URL. Answers other than 200, empty or scripted stay.
-    """
+    """Encode a *share* of the URLs' answers as *request* accepts it; a URL's always the same."""
     draw = crc32(f"{request.host}{request.target}".encode("latin-1", "replace"))
     head, _, body = answer.data.partition(b"\r\n\r\n")
     if answer.status != 200 or not body or draw >= share * (1 << 32) or not _LENGTH.search(head):
@@ -170,10 +154,7 @@ _STATUS_END = len(b"HTTP/1.1 200")
 
 
 class AnswerWriter:
-    """Writes raw bytes, with pauses. *keep*: the connection may be reused.
-
-    *status*: claimed by the first bytes. *acted*: time of the last action, 0 after a pause.
-    """
+    """Writes raw bytes, with pauses. *status*: as the bytes say. *acted*: 0 after a pause."""
 
     def __init__(
         self, transport: asyncio.Transport, connection: ServerConnection, request: Request
@@ -207,7 +188,6 @@ class AnswerWriter:
             await asyncio.sleep(0)
 
     async def rest(self, seconds: float) -> None:
-        """Wait *seconds*, or until the client has gone."""
         self.acted = 0.0
         await asyncio.sleep(seconds)
 
@@ -222,25 +202,13 @@ class AnswerWriter:
         self._transport.abort()
 
 
-_REFUSED = 400
-_TOO_LARGE = 431
-
-
 class OpenConnections:
-    """The route to an answer, the arrival log, the connections.
-
-    Invariant: a connection is in *idle* if and only if it is open without a request; longest idle
-    first.
-    """
+    """Invariant: *idle* has those without a request, the longest idle first."""
 
     def __init__(
-        self,
-        route: Callable[[Request], ServerReply],
-        log: ArrivalLog,
-        *,
-        keep_alive: float = 15.0,
-        limit: int = 10_000,
-    ) -> None:
+        self, route: Callable[[Request], ServerReply], log: ArrivalLog, *,
+        keep_alive: float = 15.0, limit: int = 10_000,
+    ) -> None:  # fmt: skip
         self.route = route
         self.log = log
         self.keep_alive = keep_alive
@@ -248,18 +216,13 @@ class OpenConnections:
         self.open: set[ServerConnection] = set()
         self.idle: dict[ServerConnection, float] = {}
         self.accepted = 0
-        self.turned_away = 0
 
     def enter(self, connection: ServerConnection) -> int:
-        """Add a connection and return its number.
-
-        Beyond the limit the longest idle one is closed, or else the new one reset.
-        """
+        """Add a connection; return its number. Beyond the limit the longest idle one is closed."""
         self.accepted += 1
         self.open.add(connection)
         self.idle[connection] = time()
         if len(self.open) > self.limit:
-            self.turned_away += 1
             next(iter(self.idle)).abort()
         return self.accepted
 
@@ -307,10 +270,7 @@ class ServerConnection(asyncio.Protocol):
             self._advance()
 
     def eof_received(self) -> bool:
-        """A client that has sent all still gets its answer, unless a script plays it: scripts may
-        be endless.
-        """
-        self._keep = False
+        self._keep = False  # it gets its answer, unless that is a script, which may be endless
         return self._request is not None and self._wire is None
 
     def pause_writing(self) -> None:
@@ -337,7 +297,6 @@ class ServerConnection(asyncio.Protocol):
         self._transport.close()
 
     def abort(self) -> None:
-        """Close at once, with a reset where bytes are outstanding."""
         self._reception.idle.pop(self, None)
         self._transport.abort()
 
@@ -352,13 +311,13 @@ class ServerConnection(asyncio.Protocol):
             end = self._buffer.find(b"\r\n\r\n")
             if end < 0:
                 if len(self._buffer) > HEAD_LIMIT:
-                    self._refuse(_TOO_LARGE, "the head is too long")
+                    self._refuse(431, "the head is too long")
                 return
             head, self._buffer = self._buffer[:end], self._buffer[end + 4 :]
             try:
                 request = parse_head(head)
-            except BadRequest as error:
-                self._refuse(_REFUSED, str(error))
+            except ValueError as error:
+                self._refuse(400, str(error))
                 return
             self._begin(request)
 

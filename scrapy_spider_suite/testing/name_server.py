@@ -1,26 +1,7 @@
 """A name server for loopback: RFC 1035 over UDP, one question a message, types A, AAAA and CNAME.
 
-Beside the hosts of the web it has names that test a resolver; "ours" is an address with three plain
-pages. Other names are NXDOMAIN, with the SOA record of RFC 2308.
-
-=========================  =================================================
-``alias.test``             CNAME of plain.test
-``cname-loop.test``        CNAME of cname-loop-b.test, its CNAME
-``garbage.test``           bytes that are no DNS message
-``hang.test``              an address that neither accepts nor refuses
-``mapped.test``            AAAA ::ffff:10.0.0.1, no A
-``metadata.test``          A 169.254.169.254
-``moving.test``            two addresses of ours in turn, TTL 1
-``nodata.test``            exists, has no address
-``plain.test``             ours
-``private.test``           A 10.0.0.1
-``rebind.test``            ours, from the second query on 10.0.0.1, TTL 0
-``refused.test``           an address where nobody listens
-``servfail.test``          SERVFAIL
-``slow-dns.test``          ours, after 2 seconds
-``timeout.test``           no answer
-``ttl0.test``              ours, TTL 0
-=========================  =================================================
+Beside the hosts of the web it has the names of docs/hostile.md, which test a resolver. Other names
+are NXDOMAIN, with the SOA record of RFC 2308.
 """
 
 from __future__ import annotations
@@ -28,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import struct
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, cast
@@ -38,18 +20,15 @@ NOERROR, SERVFAIL, NXDOMAIN = 0, 2, 3
 PRIVATE = "10.0.0.1"
 METADATA = "169.254.169.254"
 MAPPED = "::ffff:10.0.0.1"
-SLOW_DNS = 2.0
-"""Seconds."""
+SLOW_DNS = 2.0  # seconds
 
 SERVED = ("alias.test", "moving.test", "plain.test", "rebind.test", "slow-dns.test", "ttl0.test")
+"""The names at an address with three plain pages."""
 
 
 @dataclass(frozen=True)
 class ZoneAnswer:
-    """*aliases*: (name, target) pairs; *v4* and *v6* belong to the last target.
-
-    *silent*: no answer. *garbage*: no message.
-    """
+    """*v4* and *v6* belong to the last of the *aliases* (name, target)."""
 
     rcode: int = NOERROR
     v4: tuple[str, ...] = ()
@@ -62,10 +41,8 @@ class ZoneAnswer:
 
 
 class Zone:
-    """The name space; counts the queries for the two changing names.
-
-    *serving*: two addresses that serve; *refusing*, *hanging*: one each. *fixed*: special names
-    with one answer.
+    """The name space. *serving*: two addresses; *refusing*: one where nobody listens; *hanging*:
+    one that neither accepts nor refuses. *fixed*: special names with one answer.
     """
 
     def __init__(
@@ -73,7 +50,7 @@ class Zone:
     ) -> None:
         self._address_of = address_of
         self._serving = serving
-        self._asked: dict[str, int] = {}
+        self._asked: Counter[str] = Counter()
         here = (serving[0],)
         loop = (("cname-loop.test", "cname-loop-b.test"), ("cname-loop-b.test", "cname-loop.test"))
         self.fixed = {
@@ -95,7 +72,6 @@ class Zone:
         }
 
     def look_up(self, name: str) -> ZoneAnswer:
-        """Return the answer for *name* (lower case, no trailing dot)."""
         if name in self.fixed:
             return self.fixed[name]
         if name in ("moving.test", "rebind.test"):
@@ -106,9 +82,9 @@ class Zone:
             return ZoneAnswer(NXDOMAIN)
 
     def _changing(self, name: str) -> ZoneAnswer:
-        asked = self._asked.get(name, 0)
-        self._asked[name] = asked + 1
-        if name == "moving.test":
+        asked = self._asked[name]
+        self._asked[name] += 1
+        if name == "moving.test":  # two addresses in turn
             return ZoneAnswer(v4=(self._serving[asked % 2],), ttl=1)
         return ZoneAnswer(v4=(PRIVATE if asked else self._serving[0],), ttl=0)
 
@@ -127,8 +103,6 @@ _GARBAGE = b"\0\xff garbage"
 
 
 class DnsQuery(NamedTuple):
-    """One question; *question* is its section of the message."""
-
     number: int
     flags: int
     name: str
@@ -137,7 +111,6 @@ class DnsQuery(NamedTuple):
 
 
 def parse_query(data: bytes) -> DnsQuery:
-    """Parse a query. Raises ValueError."""
     if len(data) < _HEADER.size:
         raise ValueError("too short")
     number, flags, questions, *_ = _HEADER.unpack_from(data)
@@ -158,7 +131,6 @@ def parse_query(data: bytes) -> DnsQuery:
 
 
 def pack_answer(query: DnsQuery, answer: ZoneAnswer, ttl: int) -> bytes:
-    """Return the message; *ttl* unless *answer* has its own."""
     ttl = ttl if answer.ttl is None else answer.ttl
     owner = query.name
     records = []

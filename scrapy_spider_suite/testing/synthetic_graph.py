@@ -1,13 +1,9 @@
 """The synthetic web as pure functions of (seed, host, page): no sockets, no state, no files.
 
-A page's draws are SHAKE-128 of its three numbers. Host *i*'s children are hosts 16 *i* + 1 … 16 *i*
-+ 16; page *n*'s children are pages *b* *n* + 1 … *b* *n* + *b* of its host. Every page links to its
-children, every ``/`` also to the ``/`` of its host's children; random links fill the degree. ``/``
-is page 0, ``/3/0.html`` its fourth child's first. Invariants:
-
-* all pages of a host can be reached from its ``/``: only leaves answer anything but 200;
-* all hosts can be reached from host 0 under robots.txt: only leaf hosts have a failing one, and no
-  rule covers a ``/``.
+A page's draws are SHAKE-128 of its three numbers. Hosts and pages are trees: every page links to
+its children, every ``/`` also to the ``/`` of its host's children; random links fill the degree.
+Invariants: all pages of a host can be reached from its ``/`` (only leaves answer anything but 200),
+all hosts from host 0 under robots.txt (only leaf hosts have a failing one, no rule covers a ``/``).
 """
 
 from __future__ import annotations
@@ -28,8 +24,7 @@ from urllib.parse import urlsplit
 if TYPE_CHECKING:
     from scrapy_spider_suite.testing.config import FakeWebConfig
 
-QUANTILES = 1024
-"""Entries of a table of equally likely values."""
+QUANTILES = 1024  # entries of a table of equally likely values
 
 
 def words(data: bytes) -> Sequence[int]:
@@ -49,9 +44,6 @@ def quantiles(mean: int, sigma: float, least: int) -> tuple[int, ...]:
 
 
 def branching(pages: int, depth: int) -> int:
-    """Return the least number of children for *pages* pages in *depth* levels. b**depth bounds it,
-    so few values need a try.
-    """
     children = max(1, int(pages ** (1 / depth)) - 2)
     while not _fits(pages, children, depth):
         children += 1
@@ -59,8 +51,6 @@ def branching(pages: int, depth: int) -> int:
 
 
 def _fits(pages: int, children: int, depth: int) -> bool:
-    if children == 1:
-        return depth + 1 >= pages
     total = level = 1
     for _ in range(depth):
         if total >= pages:
@@ -85,10 +75,7 @@ class RobotsReply(NamedTuple):
 
 
 class HostTraits(NamedTuple):
-    """Durations in seconds. *address*: an index. *crawl_delay*: 0 for none.
-
-    *retry_after_requests*: pages refused at first.
-    """
+    """*address*: an index. *crawl_delay*: 0 for none. *retry_after_requests*: pages refused."""
 
     pages: int
     address: int
@@ -104,9 +91,8 @@ class HostTraits(NamedTuple):
 
 
 class PagePlan(NamedTuple):
-    """A page before it is rendered.
+    """*hrefs*: absolute paths or URLs, in order, repeated ones too; empty unless *status* is 200.
 
-    *hrefs*: absolute paths or URLs, in order, repeated ones too; empty unless *status* is 200.
     *salt*: below 2**16. *wait*: from -1 to 1.
     """
 
@@ -119,10 +105,7 @@ class PagePlan(NamedTuple):
 
 
 class SyntheticWeb:
-    """The graph of *config*, served on *ports*: one port, or one for each address.
-
-    Methods raise LookupError for a foreign URL or host.
-    """
+    """The graph of *config*; raises LookupError for a foreign URL or host."""
 
     def __init__(self, config: FakeWebConfig, ports: Sequence[int] = (80,)) -> None:
         self.config = config
@@ -160,12 +143,10 @@ class SyntheticWeb:
         return f"http://{self.host_name(host)}" + (f":{port}" if port != 80 else "")
 
     def roots(self, count: int | None = None) -> list[str]:
-        """Return the ``/`` of the first *count* hosts, all by default."""
         wanted = self.config.hosts if count is None else min(count, self.config.hosts)
         return [self.base(host) + "/" for host in range(wanted)]
 
     def page_index(self, host: int, path: str) -> int:
-        """Return the number of the page of *host* at *path*."""
         if path == "/":
             return 0
         match = _PATH.fullmatch(path)
@@ -187,7 +168,6 @@ class SyntheticWeb:
         return "/" + "/".join(reversed(steps)) + ".html" if steps else "/"
 
     def images(self, host: int, page: int) -> list[str]:
-        """Return the paths of a page's images; no two pages share one."""
         count = self.traits(host).images
         return [f"/img/{page * count + number}.png" for number in range(count)]
 
@@ -266,7 +246,6 @@ class SyntheticWeb:
         return hrefs
 
     def locate(self, url: str) -> tuple[int, str]:
-        """Return host number and path of *url*, without query and fragment."""
         parts = urlsplit(url)
         host = self.host_index(parts.hostname or "")
         if not url.startswith(self.base(host)):
@@ -282,7 +261,6 @@ class SyntheticWeb:
             return 404
 
     def links(self, url: str) -> list[str]:
-        """Return the links of the page, or its redirect's target, in order."""
         host, path = self.locate(url)
         plan = self.plan(host, self.page_index(host, path))
         if plan.location:
@@ -311,10 +289,7 @@ class SyntheticWeb:
         return not (path.startswith("/private/") or (traits.disallow and path.startswith("/0")))
 
     def reachable(self, *, obey_robots: bool = False) -> Iterator[str]:
-        """Yield every URL of a complete crawl from host 0, once.
-
-        Where an override fails an inner host's robots.txt, `walk` decides.
-        """
+        """Yield every URL of a complete crawl from host 0, once."""
         overrides = self.config.overrides.items()
         if obey_robots and any(each.get("robots_status", 0) >= 500 for _, each in overrides):
             yield from self.walk(self.roots(1), obey_robots=True)
@@ -329,10 +304,7 @@ class SyntheticWeb:
     def walk(
         self, starts: Sequence[str], *, obey_robots: bool = False, max_depth: int | None = None
     ) -> Iterator[str]:
-        """Yield the URLs found breadth-first from *starts*, once, held in memory.
-
-        A redirect adds no depth.
-        """
+        """Yield the URLs found breadth-first from *starts*, once; a redirect adds no depth."""
         depths = dict.fromkeys(starts, 0)
         queue = deque(depths.items())
         while queue:

@@ -1,7 +1,9 @@
-"""Serves the synthetic graph: pages that change over time, robots.txt, sitemaps, images."""
+"""Serves the synthetic graph (changing pages, robots.txt, sitemaps, images), or a folder."""
 
 from __future__ import annotations
 
+import mimetypes
+import os
 import struct
 import zlib
 from datetime import UTC, datetime
@@ -10,28 +12,84 @@ from functools import lru_cache
 from hashlib import shake_128
 from html import escape
 from math import ceil, exp
+from pathlib import Path
 from random import Random
 from statistics import NormalDist
 from struct import unpack
 from time import time
 from typing import TYPE_CHECKING
+from urllib.parse import quote, unquote_to_bytes
 
-from scrapy_spider_suite.testing.http import HTML, TEXT, Request, ServerReply, make_reply
+from scrapy_spider_suite.testing.http import (
+    HTML,
+    TEXT,
+    Request,
+    ServerReply,
+    make_reply,
+)
 from scrapy_spider_suite.testing.synthetic_graph import HostTraits, PagePlan, SyntheticWeb
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.testing.config import FakeWebConfig
 
-_WINDOW = 4.0
-"""Mean changes in a window."""
+
+INDEXES = ("index.html", "index.htm")
+
+_COMPRESSED = {"gzip": "application/gzip", "bzip2": "application/x-bzip2", "xz": "application/x-xz"}
+
+
+class FolderSite:
+    """Answers with the files below *root*; 403 if one is unreadable.
+
+    HTML has no charset, so the file's own declaration counts. Links out of *root* are 404s.
+    """
+
+    def __init__(self, root: Path | str, latency: float = 0.0) -> None:
+        self._root = os.path.realpath(root)
+        self._latency = latency
+        # The built-in table only: the machine's own would make answers differ between machines.
+        self._types = mimetypes.MimeTypes()
+
+    def answer(self, request: Request) -> ServerReply:
+        try:
+            return self._answer(request)
+        except OSError as error:
+            return make_reply(403, f"{error.strerror}\n", delay=self._latency)
+
+    def _answer(self, request: Request) -> ServerReply:
+        found = self._find(request.path)
+        if found is None:
+            return make_reply(404, "no such file\n", delay=self._latency)
+        if os.path.isdir(found):
+            location = quote(unquote_to_bytes(request.path)) + "/"
+            return make_reply(301, "", TEXT, f"Location: {location}", delay=self._latency)
+        kind, encoding = self._types.guess_type(os.path.basename(found))
+        if encoding is not None:
+            kind = _COMPRESSED.get(encoding)
+        body = Path(found).read_bytes()
+        return make_reply(200, body, kind or "application/octet-stream", delay=self._latency)
+
+    def _find(self, path: str) -> str | None:
+        name = os.fsdecode(unquote_to_bytes(path))
+        if "\0" in name or ".." in name.split("/"):
+            return None
+        candidates = [name + index for index in INDEXES] if name.endswith("/") else [name]
+        for candidate in candidates:
+            real = os.path.realpath(os.path.join(self._root, candidate.lstrip("/")))
+            inside = os.path.commonpath((self._root, real)) == self._root
+            folder = not name.endswith("/") and os.path.isdir(real)
+            if inside and (folder or os.path.isfile(real)):
+                return real
+        return None
+
+
+_WINDOW = 4.0  # mean changes in a window
 _ONE = 1 << 32
 _NORMAL = NormalDist()
 
 
 class PageChanges:
-    """Poisson processes as pure functions: time is cut into windows, drawn from web, host, page and
-    window. Seconds since the epoch.
-    """
+    """Poisson processes as pure functions of web, host and page; times are wall seconds."""
 
     def __init__(self, config: FakeWebConfig) -> None:
         self._config = config
@@ -59,19 +117,15 @@ class PageChanges:
 
     def last(self, host: int, page: int, now: float) -> float:
         window = int(now * self.rate(host, page) / _WINDOW)
-        while True:
-            for when in reversed(self._times(host, page, window)):
-                if when <= now:
-                    return when
+        while not (times := [t for t in self._times(host, page, window) if t <= now]):
             window -= 1
+        return times[-1]
 
     def next(self, host: int, page: int, now: float) -> float:
         window = int(now * self.rate(host, page) / _WINDOW)
-        while True:
-            for when in self._times(host, page, window):
-                if when > now:
-                    return when
+        while not (times := [t for t in self._times(host, page, window) if t > now]):
             window += 1
+        return times[0]
 
     def _draw(self, host: int, page: int, window: int) -> tuple[float, ...]:
         rate = self.rate(host, page)
@@ -147,17 +201,11 @@ class SyntheticSite:
 
     def _render(self, host: int, path: str, page: int, plan: PagePlan) -> str:
         title = self._web.host_name(host) + path
-        hrefs = plan.hrefs
-        messy = self._web.config.messy
-        if messy:
-            links = "\n".join(
-                _messy(self._web.base(host), href, plan.salt + k, messy)
-                for k, href in enumerate(hrefs)
-            )
-        elif hrefs:
-            links = '<a href="' + '">more</a>\n<a href="'.join(hrefs) + '">more</a>'
-        else:
-            links = ""
+        messy, base = self._web.config.messy, self._web.base(host)
+        links = "\n".join(
+            _messy(base, href, plan.salt + k, messy) if messy else f'<a href="{href}">more</a>'
+            for k, href in enumerate(plan.hrefs)
+        )
         pictures = "".join(
             f'<img src="{source}" alt="">\n' for source in self._web.images(host, page)
         )
@@ -175,7 +223,7 @@ class SyntheticSite:
             return ""
         text = self._filler[start : start + length]
         if len(text) < length:
-            text += self._filler * ((length - len(text)) // _FILLER_LENGTH + 1)
+            text += self._filler * (length // _FILLER_LENGTH + 1)
         return text[:length]
 
     def _sitemap(self, host: int) -> str:

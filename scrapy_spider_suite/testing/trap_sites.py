@@ -1,19 +1,7 @@
 """Six traps, and three sites that look like traps: functions of seed, host and path.
 
 The ``/`` of each trap leads into it and to real pages, ``/page/1.html`` and so on. A real page says
-something that no other page says.
-
-======================  =============================================================
-``calendar-trap.test``  empty months and days, both ways
-``facets-trap.test``    a search with six facets of four values, in any order
-``sessions-trap.test``  a shop whose every link has another session id
-``mirror-trap.test``    folders that hold themselves: ``/mirror/a/b/a/c/…``
-``lost-trap.test``      200 for every path below ``/lost/``, with a page that says 404
-``*.farm-trap.test``    a host for every name, each linking to others
-``forum-site.test``     boards and threads of many pages, lists sorted in six ways
-``shop-site.test``      lists of ten; facets alone lead to most products
-``wiki-site.test``      edit, history, old revisions: every tenth article needs one
-======================  =============================================================
+something that no other page says. docs/fakeweb.md describes the sites.
 """
 
 from __future__ import annotations
@@ -34,8 +22,6 @@ _LETTERS = ("bcdfgklmnprstvw", "aeiou")
 
 
 class ProsePage(NamedTuple):
-    """Text, links (paths, relative paths or URLs) and *lines* of a list."""
-
     text: str
     links: Sequence[str]
     lines: Sequence[str] = ()
@@ -80,8 +66,7 @@ ORDINARY_FACETS = {
 ARTICLES = 200
 _SORTS = [(by, way) for by in ("author", "replies", "date") for way in ("a", "d")]
 _MEMBERS = 60
-_HIDDEN = 10
-"""One of so many articles is named by an old revision only."""
+_HIDDEN = 10  # one of so many articles is named by an old revision only
 
 QueryFields = dict[str, str]
 
@@ -103,13 +88,11 @@ class OrdinarySite:
         return make_reply(404, "no such page\n") if page is None else page.reply(request.host)
 
     def page(self, host: str, target: str) -> ProsePage | None:
-        """Return the page of *host* at *target* (path and query), or None."""
         path, _, query = target.partition("?")
         asked = {name: values[0] for name, values in parse_qs(query).items()}
         return self._pages[host](path, asked)
 
     def real(self) -> set[str]:
-        """Return the real pages that can be reached, as host, path and query."""
         return {
             *self._real_forum(), *self._real_shop(), *self._real_wiki(),
             *(f"{host}/" for host in ordinary_hosts()),
@@ -292,7 +275,6 @@ def trap_hosts() -> list[str]:
 
 
 def trap_number(host: str) -> int:
-    """Return the index of the trap of *host*. Raises LookupError."""
     name = "farm-trap.test" if host.endswith(_FARM) else host
     try:
         return NAMES.index(name.removesuffix("-trap.test"))
@@ -301,7 +283,7 @@ def trap_number(host: str) -> int:
 
 
 def trap_of(host: str, path: str) -> str | None:
-    """Return the trap that *path* (with its query) belongs to; None for a real page."""
+    """The trap that *path* (with its query) belongs to; None for a real page."""
     name = NAMES[trap_number(host)]
     if not host.endswith(_FARM) and (path == "/" or _REAL.fullmatch(path)):
         return None
@@ -309,7 +291,6 @@ def trap_of(host: str, path: str) -> str | None:
 
 
 def real_pages(base_of: Callable[[str], str]) -> list[str]:
-    """Return the URLs of all real pages; *base_of* gives that of a host."""
     paths = ["/", *(f"/page/{number}.html" for number in range(1, PAGES + 1))]
     return [base_of(host) + path for host in trap_hosts() for path in paths]
 
@@ -334,7 +315,6 @@ class TrapSite:
         return make_reply(404, "no such page\n")
 
     def page(self, host: str, target: str) -> ProsePage | None:
-        """Return the page of *host* at *target* (path and query), or None."""
         name = NAMES[trap_number(host)]
         path = target.partition("?")[0]
         number = _REAL.fullmatch(path)
@@ -429,5 +409,5 @@ class TrapSite:
 
 
 def _value(facet: str, value: str) -> int:
-    values: Iterable[str] = TRAP_FACETS.get(facet, ())
-    return list(values).index(value) if value in values else -1
+    values = TRAP_FACETS.get(facet, ())
+    return values.index(value) if value in values else -1

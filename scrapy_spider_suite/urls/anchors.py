@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from scrapy_spider_suite.urls.markup import unescape, unescape_text
+from scrapy_spider_suite.urls.extract import unescape, unescape_text
 
 Anchor = tuple[str, str, str, str | None]
 """The name of an element, its ``href``, its text with that of its children, its ``rel``."""
@@ -96,9 +96,7 @@ _MAX_DEPTH: Final = 50
 
 
 def read_anchors(page: str) -> list[Anchor] | None:
-    """The elements with an ``href``, in document order; None if only the tree tells them.
-
-    *page* is what the tree would be made of: the text of the page.
+    """The elements with an ``href`` in the text of a *page*, in order; None: only the tree tells.
     """
     if "\0" in page:
         page = page.replace("\0", "")

@@ -1,20 +1,20 @@
-"""Names of hosts: registered domains, SURTs, hosts in URLs, mentions in text, the papers' hash
-sums.
+"""Names of hosts: domains, SURTs (Heritrix 3, no scheme), mentions in text, sums, and the scope.
 
-Domains are by the list of public suffixes in tldextract, its private section included. SURTs are
-those of Heritrix 3 without the scheme. Hash sums are KSpider's (§2.1, §2.2) and
-Tarantula's (§5.1, with a modulus of its own for each equation, and an even first character);
-characters beyond ASCII count as UTF-8, and a count below 1 raises `ValueError`.
+Domains are by the list of public suffixes in tldextract, its private section included. Hash sums
+are KSpider's (§2.1, §2.2) and Tarantula's (§5.1, with a modulus of its own for each equation, and
+an even first character); a count below 1 raises `ValueError`.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Collection
+from enum import StrEnum
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Final
 from urllib.parse import urlsplit
 
-from scrapy_spider_suite.urls.normalize import split_url
+from scrapy_spider_suite.urls.normalize import host_of, normalize, split_url
 
 if TYPE_CHECKING:
     from tldextract import TLDExtract
@@ -41,10 +41,9 @@ def load_suffixes() -> None:
 
 @lru_cache(maxsize=16_384)
 def registered_domain(host: str) -> str:
-    """The registered part of *host*: ``example.co.uk`` of ``a.example.co.uk``.
+    """``example.co.uk`` of ``a.example.co.uk``; an unknown top-level domain counts as a suffix.
 
-    An address, a single label or a public suffix is returned as it is. An unknown top-level domain
-    counts as a suffix.
+    An address, a single label or a public suffix is returned as it is.
     """
     parts = _suffixes()(host)
     if parts.suffix or parts.domain == host:
@@ -66,17 +65,14 @@ def public_suffix(host: str) -> str:
 
 
 def surt(url: str) -> str:
-    """The SURT of a normal *url*, from its opening parenthesis on."""
+    """Of a normal *url*, from its opening parenthesis on."""
     _, host, port, path = split_url(url)
     turned = host if host[-1] == "]" else ",".join(reversed(host.split("."))) + ","
     return f"({turned}:{port}){path}" if port else f"({turned}){path}"
 
 
 def surt_prefix(prefix: str) -> str:
-    """The prefix of SURTs in *prefix*: ``org,example,`` or ``https://(org,example,``.
-
-    Raises `ValueError`.
-    """
+    """*prefix* (``org,example,``, ``https://(org,example,``) as `surt` has it; or `ValueError`."""
     scheme, separator, rest = prefix.rpartition("://")
     if separator and scheme.lower() not in ("http", "https"):
         raise ValueError("SURT prefixes for http or https")
@@ -106,12 +102,7 @@ _MORE: Final = rb"(?i:2[56f]|3[df]|[89a-f])"
 
 
 def host_mentions(host: str, backwards: str = "") -> re.Pattern[bytes]:
-    """A pattern for mentions of *host* in text, JSON, scripts and URLs; ``*.example.com``: or
-    below it.
-
-    ``example.com`` is no part of ``www.example.com`` or ``example.com.test``. *backwards*: the
-    reversed name, sought too.
-    """
+    """A pattern for *host* (not in ``a.HOST``, ``HOST.b``), or ``*.HOST``, or it *backwards*."""
     name = host.removeprefix("*.")
     below = name != host
     forms = [_form(_BEFORE_OR_ABOVE if below else _BEFORE, name, _BEHIND)]
@@ -188,3 +179,69 @@ def host_of_any(url: str) -> str:
         return (urlsplit(url).hostname or "").rstrip(".")
     except ValueError:
         return ""
+
+
+class OutOfScope(StrEnum):
+    OFF_SITE = "off_site"
+    TOO_DEEP = "too_deep"
+    TOO_DEEP_ON_HOST = "too_deep_on_host"
+    TOO_LONG = "too_long"
+
+
+_REMEMBERED: Final = 50_000
+"""Hosts whose decision is kept; when there are more, all are forgotten and decided anew."""
+
+
+class Scope:
+    """The limits of one crawl. A domain that is a URL or has a port allows nothing, as in Scrapy.
+    """
+
+    __slots__ = ("_anywhere", "_decided", "_depth_limit", "_domains", "_url_length_limit")
+
+    def __init__(
+        self,
+        allowed_domains: Collection[str] | None = None,
+        depth_limit: int = 0,
+        url_length_limit: int = 0,
+    ) -> None:
+        self._anywhere: Final = not allowed_domains
+        self._domains: Final = frozenset(_as_host(name) for name in allowed_domains or () if name)
+        self._depth_limit: Final = depth_limit
+        self._url_length_limit: Final = url_length_limit
+        self._decided: dict[str, bool] = {}
+
+    def everywhere(self, depth: int) -> bool:
+        """Whether links at *depth* may lead anywhere, so that only their length counts."""
+        return self._anywhere and not 0 < self._depth_limit < depth
+
+    def refuses(self, url: str, host: str, depth: int) -> OutOfScope | None:
+        """Why the normal *url* on *host* may not be followed at *depth*; None if it may."""
+        if 0 < self._depth_limit < depth:
+            return OutOfScope.TOO_DEEP
+        if 0 < self._url_length_limit < len(url):
+            return OutOfScope.TOO_LONG
+        if not self.allows(host):
+            return OutOfScope.OFF_SITE
+        return None
+
+    def allows(self, host: str) -> bool:
+        if self._anywhere:
+            return True
+        decided = self._decided.get(host)
+        if decided is None:
+            if len(self._decided) >= _REMEMBERED:
+                self._decided.clear()
+            domain = host
+            while domain and domain not in self._domains:
+                domain = domain.partition(".")[2]
+            decided = self._decided[host] = bool(domain)
+        return decided
+
+
+def _as_host(domain: str) -> str:
+    if any(sign in domain for sign in "/?#@\\"):
+        return domain
+    literal = domain.count(":") > 1 and not domain.startswith("[")
+    url = normalize(f"http://[{domain}]/" if literal else f"http://{domain}/")
+    has_port = ":" in domain.rpartition("]")[2] and not literal
+    return domain if url is None or has_port else host_of(url)

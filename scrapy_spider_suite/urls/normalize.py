@@ -14,8 +14,7 @@ from typing import Final
 
 from ada_url import join_url, normalize_url
 
-MAX_LENGTH: Final = 2083
-"""Characters; Scrapy's ``URLLENGTH_LIMIT``."""
+MAX_LENGTH: Final = 2083  # characters; Scrapy's ``URLLENGTH_LIMIT``
 
 RAW_FACTOR: Final = 4
 """A reference this many times longer than a URL may be counts as too long without being parsed. It
@@ -83,10 +82,7 @@ _SPELLING: Final = _spellings()
 
 
 def normalize(url: str, base: str | None = None) -> str | None:
-    """The normal form of *url*, or None: not http or https, or no URL. Never raises.
-
-    *base*: the absolute URL that a relative *url* is resolved against.
-    """
+    """The normal form of *url*, resolved against *base*; None: not http, no URL. Never raises."""
     if base is None:
         easy = _EASY.fullmatch(url)
         if easy is not None and easy.lastindex == _ABSOLUTE and "/." not in url:
@@ -102,10 +98,7 @@ def normalize(url: str, base: str | None = None) -> str | None:
 
 
 class LinkResolver:
-    """Resolves the references of one document to normal URLs.
-
-    *base* is an absolute URL; if it is not http or https, only absolute references resolve.
-    """
+    """Resolves the references of a document; without an http *base* only absolute ones."""
 
     __slots__ = ("_folder", "_origin", "base")
 
@@ -162,7 +155,7 @@ def parse_reference(href: str, base: str | None) -> str | Unusable:
 
 
 def _whatwg(href: str, base: str | None) -> str:
-    """The URL standard's result for *href*. Raises ValueError."""
+    """The URL standard's result. Raises ValueError, as `_respelled`."""
     if not href.isascii():
         found = _AUTHORITY.match(href)
         if found is not None and len(_BEYOND_ASCII.findall(found[1])) > _MAX_BEYOND_ASCII:
@@ -180,7 +173,6 @@ def _whatwg(href: str, base: str | None) -> str:
 
 
 def _respelled(url: str) -> str:
-    """Raises ValueError."""
     url = url.partition("#")[0]
     scheme, _, rest = url.partition("://")
     authority, slash, path = rest.partition("/")

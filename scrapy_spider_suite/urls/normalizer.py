@@ -1,9 +1,8 @@
 """The one normaliser of a crawl, and its spelling options, all off by default.
 
 The options may change the page that is meant, so an operator asks for them, for all hosts or by
-rules such as ``.shop.example  tracking=yes drop=oldid,diff_*``. The closest rule that names a field
-decides it. In this order a URL passes the normal form, options, the project's own normaliser, and
-the twins.
+rules such as ``.shop.example  tracking=yes drop=oldid,diff_*``: the closest that names a field
+decides it.
 """
 
 from __future__ import annotations
@@ -14,9 +13,8 @@ from dataclasses import dataclass, fields, replace
 from typing import Any, Final
 
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind, PatternTable
-from scrapy_spider_suite.urls.hosts import is_public_suffix
+from scrapy_spider_suite.urls.hosts import Scope, is_public_suffix
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.urls.scope import Scope
 from scrapy_spider_suite.urls.twins import Twins
 
 OPTION_WORDS: Final = ("tracking", "sessions", "query-order", "index", "www")
@@ -27,12 +25,6 @@ _SWITCH: Final = {"yes": True, "no": False}
 
 @dataclass(frozen=True, slots=True)
 class SpellingOptions:
-    """The rewriting of a normal URL.
-
-    Attributes:
-        tracking: drop parameters that tell how a visitor came; *sessions*: or the visitor's id.
-    """
-
     tracking: bool = False
     sessions: bool = False
     query_order: bool = False  # sort parameters by name
@@ -47,8 +39,7 @@ class SpellingOptions:
         return cls(**on, drop=tuple(parameter_names(drop)))
 
 
-NO_OPTIONS: Final = SpellingOptions()
-"""The plain normal form."""
+NO_OPTIONS: Final = SpellingOptions()  # the plain normal form
 
 _FIELDS: Final = tuple(field.name for field in fields(SpellingOptions))
 
@@ -278,11 +269,9 @@ class RewriterTable:
         return found if found == url or host_of(found) == host else self.rewrite(found)
 
 
-_ROUNDS: Final = 4
-"""Rounds in which a rule and a twin may change each other's result."""
+_ROUNDS: Final = 4  # rounds in which a rule and a twin may change each other's result
 
-Normal = Callable[[str], str | None]
-"""Returns the normal form of a URL, or None."""
+Normal = Callable[[str], str | None]  # returns the normal form of a URL, or None
 Plugin = Callable[[str], str | None]
 """A normaliser of the project's own: from a normal URL to a normal URL, None to drop it."""
 
@@ -290,8 +279,8 @@ Plugin = Callable[[str], str | None]
 class Normalizer:
     """Calling it gives the normal form of a URL. Never raises, as long as *plugin* does not.
 
-    A URL within *scope* never gets a host beyond it: a crawl of ``www.example.com`` alone would
-    end.
+    In this order: normal form, *rules* and *twins*, *plugin*. A URL within *scope* never gets a
+    host beyond it: a crawl of ``www.example.com`` alone would end.
     """
 
     __slots__ = ("_plugin", "_rules", "changed", "scope", "twins")
@@ -304,15 +293,13 @@ class Normalizer:
         self._plugin = plugin
         self.twins = twins
         self.scope: Scope | None = None
-        self.changed = 0
-        """Links that were respelled or dropped."""
+        self.changed = 0  # links that were respelled or dropped
 
     @property
     def is_plain(self) -> bool:
         return self._rules is None and self._plugin is None and not self.twins
 
     def __call__(self, url: str, base: str | None = None) -> str | None:
-        """The normal form of *url*, resolved against *base*, or None."""
         normal = normalize(url, base)
         return normal if normal is None or self.is_plain else self.respell(normal)
 
@@ -359,8 +346,5 @@ class Normalizer:
         return url
 
     def is_own_spelling(self, url: str, target: str) -> bool:
-        """Whether *url* redirects to another spelling of itself. Both are plain normal.
-
-        Then *target* is fetched as it is, or the page would never be had.
-        """
+        """Whether *url* redirects to another spelling of itself: that is fetched as it is."""
         return not self.is_plain and url != target and self.respell(url) == self.respell(target)

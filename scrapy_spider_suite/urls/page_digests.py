@@ -1,6 +1,4 @@
-"""Digests of pages: of their bytes, of their structure, of their content; and tables of recent
-numbers.
-"""
+"""Digests of pages: of bytes, of structure, of content; and tables of recent numbers."""
 
 from __future__ import annotations
 
@@ -19,8 +17,7 @@ _FRAMES: Final = re.compile(rb"""<i?frame\b[^<>]*?\bsrc\s*=\s*["']?([^"'\s<>]+)"
 _PLAIN: Final = bytes.maketrans(
     b"0123456789\t\n\v\f\rABCDEFGHIJKLMNOPQRSTUVWXYZ", b" " * 15 + b"abcdefghijklmnopqrstuvwxyz"
 )
-_LONGEST: Final = 1 << 18
-"""Bytes of a page whose structure is looked at: some 10 ms."""
+_LONGEST: Final = 1 << 18  # bytes of a page whose structure is looked at: some 10 ms
 _REDIRECTS: Final = range(300, 400)
 # Base 32 (RFC 4648 §6): `base64.b32encode` takes four times as long. A number of 160 bits is drawn
 # apart, half by half, until each five bits have a byte of their own: the masks of the upper halves,
@@ -54,10 +51,9 @@ def warc_digest(digest: bytes) -> str:
 def structural_digest(body: bytes, host: str = "", status: int = 200, location: str = "") -> bytes:
     """16 bytes for an HTML page, whatever its attributes and numbers; b"" for an empty page.
 
-    As BUbiNG's (Boldi, Marino, Santini, Vigna: "BUbiNG: Massive Crawling for the Masses", 2018):
-    tags without attributes but the ``src`` of frames; text without scripts and styles, digits and
-    white space as one space; a redirect's *location*; *host*, unless left out. Unlike there, case
-    does not matter, and behind 256 KiB bytes count as they are.
+    As BUbiNG's (§4.8): tags without attributes but the ``src`` of frames; text without scripts and
+    styles, digits and white space as one space; a redirect's *location*; *host*, unless left out.
+    Unlike there, case does not matter, and behind 256 KiB bytes count as they are.
     """
     if not body:
         return b""
@@ -89,8 +85,7 @@ _LITTLE: Final = 32
 """Bytes of text below which there is nothing to go by: only equal pages say the same then."""
 NEWS: Final = 64
 """Letters that a page has to say which none has said before, to be more than a new headline."""
-_LEAST: Final = 4
-"""Letters below which a piece of a page says nothing."""
+_LEAST: Final = 4  # letters below which a piece of a page says nothing
 _SLOTS: Final = 1 << 20
 
 
@@ -113,10 +108,7 @@ def content_hash(body: bytes, host: str, *, numbers: bool = False) -> int:
 
 
 def content_pieces(body: bytes, host: str) -> dict[int, int]:
-    """The pieces of content of the HTML page *body* on *host*, as numbers, with their weights.
-
-    A sentence or name weighs its letters, an image `NEWS`.
-    """
+    """Sentences, names and images of a page, as numbers with their letters (an image: `NEWS`)."""
     body = _plain(body, host)
     number = xxhash.xxh3_64_intdigest
     texts = set(_ENDS.split(b"\0".join(_texts(body))))
@@ -160,7 +152,7 @@ class RecentNumbers:
         return not self.learns(whose, {number: 1})
 
     def learns(self, whose: str, numbers: Mapping[int, int]) -> int:
-        """The weight of those *numbers* that were not met before with *whose*; notes all."""
+        """Note *numbers* of *whose*; the weight of those that were not met before."""
         if self._table is None:
             self._table = array("Q", bytes(8 * self._slots))
         table, slots, name = self._table, self._slots, whose.encode()

@@ -16,19 +16,19 @@ from lxml import etree  # type: ignore[import-untyped]
 
 BYTES_MAX: Final = 50 << 20
 """Bytes of a sitemap, unpacked, that are read; the protocol allows as many."""
-URLS_MAX: Final = 50_000
-"""Entries of a sitemap that are read; the protocol allows as many."""
-URL_MAX: Final = 2_048
-"""Characters of a URL; the protocol asks for fewer."""
+URLS_MAX: Final = 50_000  # entries of a sitemap that are read; the protocol allows as many
+URL_MAX: Final = 2_048  # characters of a URL; the protocol asks for fewer
 _ELEMENTS_MAX: Final = 5_000_000
 _KEPT_MAX: Final = 20_000  # elements inside of one entry
 _PIECE: Final = 1 << 16
 _MEMBERS_MAX: Final = 1_000  # of a gzip file
 _ENTRIES: Final = {"url": False, "sitemap": True}
 _GZIP: Final = b"\x1f\x8b"
-_MARKS: Final = (b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff")
-_BARE: Final = re.compile(rb"&(?!(?:[A-Za-z]\w{0,30}|#\d{1,7}|#x[0-9A-Fa-f]{1,6});)")
-_CDATA: Final = re.compile(rb"<!\[CDATA\[.*?(?:\]\]>|\Z)", re.DOTALL)
+_BEGIN_OF_XML: Final = re.compile(rb"(?:\xef\xbb\xbf|\xff\xfe|\xfe\xff)?[\0\s]*<")
+_BARE_OR_CDATA: Final = re.compile(
+    rb"&(?!(?:[A-Za-z]\w{0,30}|#\d{1,7}|#x[0-9A-Fa-f]{1,6});)|(<!\[CDATA\[.*?(?:\]\]>|\Z))",
+    re.DOTALL,
+)
 _SHORT_DATE: Final = re.compile(r"(\d{4})(?:-(\d\d))?")
 
 
@@ -37,20 +37,15 @@ class BadSitemap(ValueError):
 
 
 class SitemapEntry(NamedTuple):
-    """A URL as it is written, when its page changed, and whether it is a sitemap.
-
-    *lastmod*: seconds since the epoch, or None.
-    """
-
-    url: str
-    lastmod: int | None
+    url: str  # as it is written
+    lastmod: int | None  # seconds since the epoch
     sitemap: bool
 
 
 def read_sitemap(body: bytes) -> Iterator[SitemapEntry]:
     """Yield the entries of *body*, as it came from the wire. Raises `BadSitemap` at its end."""
     data = _unpacked(body)
-    entries = _of_xml(data) if _is_xml(data) else _of_text(data)
+    entries = _of_xml(data) if _BEGIN_OF_XML.match(data) else _of_text(data)
     number = 0
     for number, entry in enumerate(entries, 1):
         if number > URLS_MAX:
@@ -83,13 +78,6 @@ def _unpacked(body: bytes) -> bytes:
     return bytes(found)
 
 
-def _is_xml(data: bytes) -> bool:
-    start = data[:1_000].replace(b"\0", b"")
-    for mark in _MARKS:
-        start = start.removeprefix(mark)
-    return start.lstrip().startswith(b"<")
-
-
 def _of_text(data: bytes) -> Iterator[SitemapEntry]:
     for line in data[:BYTES_MAX].splitlines():
         url = line[: 4 * URL_MAX].decode("utf-8-sig", "replace").strip()
@@ -103,7 +91,7 @@ def _of_xml(data: bytes) -> Iterator[SitemapEntry]:
         # No sitemap has any, and what they do in attributes no option of the parser keeps off.
         raise BadSitemap("it declares entities")
     if b"&" in data and not wide:
-        data = _mended(data)
+        data = _BARE_OR_CDATA.sub(lambda found: found[1] or b"&amp;", data)
     elements = kept = 0
     for element in _elements(data[:BYTES_MAX]):
         elements, kept = elements + 1, kept + 1
@@ -121,15 +109,6 @@ def _of_xml(data: bytes) -> Iterator[SitemapEntry]:
             del parent[0]
 
 
-def _mended(data: bytes) -> bytes:
-    found, at = bytearray(), 0
-    for section in _CDATA.finditer(data):
-        found += _BARE.sub(b"&amp;", data[at : section.start()])
-        found += section[0]
-        at = section.end()
-    return bytes(found) + _BARE.sub(b"&amp;", data[at:])
-
-
 def _elements(data: bytes) -> Iterator[etree._Element]:
     parser = etree.XMLPullParser(
         events=("end",), recover=True, resolve_entities=False, no_network=True, load_dtd=False,
@@ -145,10 +124,7 @@ def _elements(data: bytes) -> Iterator[etree._Element]:
 
 
 def _entry(element: etree._Element) -> SitemapEntry | None:
-    """The entry of *element*, right below the root; None if it is none.
-
-    Entries of other vocabularies in it (images, videos, languages) have ``loc`` of their own.
-    """
+    """The entry of *element*, right below the root; None if it is none."""
     space, _, name = element.tag.rpartition("}")
     kind = _ENTRIES.get(name.lower())
     if kind is None:
@@ -161,10 +137,7 @@ def _entry(element: etree._Element) -> SitemapEntry | None:
 
 
 def parse_w3c_date(text: str) -> int | None:
-    """A W3C date and time (https://www.w3.org/TR/NOTE-datetime) in seconds since the epoch.
-
-    Without a zone it is UTC; None outside of 1970 to 2105, or if it is invalid.
-    """
+    """A W3C date and time in seconds since the epoch; None outside of 1970 to 2105."""
     text = text.strip()
     short = _SHORT_DATE.fullmatch(text)
     try:

@@ -1,15 +1,16 @@
-"""Traps: endless spaces of URLs, and the evidence for them (BUbiNG's 4.8).
+"""Traps: endless spaces of URLs, and the evidence for them (BUbiNG's 4.8); neighbours of a URL.
 
 Judged are the URL alone (`trap_of_url`), the share of a folder in its host, and the pages of a
 space: those that say nothing new make it suspect, one that does makes up for
-`NEW_PAGE_WEIGHT` of them.
+`NEW_PAGE_WEIGHT` of them. Folders and siblings are mined (Tarantula's §1 and §5.1).
 """
 
 from __future__ import annotations
 
 import re
+from array import array
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
 from functools import cached_property
@@ -19,44 +20,180 @@ from typing import Final, NamedTuple, TypeVar
 
 import xxhash
 
-from scrapy_spider_suite.urls.url_spaces import VARIABLE, folders, path_and_query, spaces
+RUNS_MAX: Final = 3  # numbers of a path, from its end, of which siblings are made
+DIGITS_MAX: Final = 6  # digits of a number beyond which it is no page's: it is an id, or a time
+
+# No digit of an escape: "%20" is no page 20.
+_NUMBER: Final = re.compile(r"(?<![%0-9])(?<!%[0-9A-F])[0-9]+")
+
+
+def ancestors(url: str) -> list[str]:
+    """The folders above the normal *url*, the closest first (bottom-up)."""
+    path = url.partition("?")[0]
+    root = path.index("/", 8) + 1
+    found = []
+    while len(path) > root:
+        path = path[: path.rfind("/", 0, -1) + 1]
+        found.append(path)
+    return found
+
+
+def siblings(url: str) -> list[str]:
+    """The URLs with one number in the path of *url* one more or less; none if it has a query."""
+    if "?" in url:
+        return []
+    root = url.index("/", 8)
+    found = []
+    for run in [*_NUMBER.finditer(url, root)][: -RUNS_MAX - 1 : -1]:
+        digits = run[0]
+        if len(digits) > DIGITS_MAX:
+            continue
+        width = len(digits) if digits.startswith("0") else 0
+        for number in (int(digits) + 1, int(digits) - 1):
+            if number > 0:
+                found.append(f"{url[: run.start()]}{number:0{width}}{url[run.end() :]}")
+    return found
+
+
+def guess_folder(url: str) -> str:
+    """The folder of a mined *url*, with all numbers replaced: misses count for it."""
+    path = url[url.index("/", 8) :]
+    kind = "folders" if path.endswith("/") else "pages"
+    return f"{kind} in {_NUMBER.sub('0', path[: path.rfind('/', 0, -1) + 1])}"
+
+
+class QueryOrders:
+    """Remembers the orders of parameters of some 260,000 queries, in 2 MiB."""
+
+    def __init__(self, slots: int = 1 << 18) -> None:
+        self._slots = slots
+        self._table: array[int] | None = None
+
+    def note(self, url: str) -> None:
+        if "&" not in url:
+            return
+        if self._table is None:
+            self._table = array("Q", bytes(8 * self._slots))
+        whole, order = _numbers(url)
+        if self._table[whole % self._slots] & ~0xFFFF != whole & ~0xFFFF:
+            self._table[whole % self._slots] = whole & ~0xFFFF | order
+
+    def has_other_order(self, url: str) -> bool:
+        if self._table is None or "&" not in url:
+            return False
+        whole, order = _numbers(url)
+        known = self._table[whole % self._slots]
+        return known & ~0xFFFF == whole & ~0xFFFF and known & 0xFFFF != order
+
+
+def sorted_query(url: str) -> str:
+    path, _, query = url.partition("?")
+    return f"{path}?{'&'.join(sorted(query.split('&')))}"
+
+
+def _numbers(url: str) -> tuple[int, int]:
+    """A number of the URL in any order, and one of 16 bits of its order."""
+    query = url.partition("?")[2]
+    whole = xxhash.xxh3_64_intdigest(sorted_query(url).encode())
+    return whole, xxhash.xxh3_64_intdigest(query.encode()) & 0xFFFF
+
+
+VARIABLE: Final = re.compile(r"(?<![A-Za-z0-9])(?=[A-Za-z]*[0-9])[A-Za-z0-9]{16,}|[0-9]+")
+"""Numbers, and tokens that are no words: they differ from page to page."""
+_TOKEN: Final = r"(?=[A-Za-z_-]*[0-9])[A-Za-z0-9_-]{16,}"
+_SESSION: Final = re.compile(
+    rf"(?P<semicolon>;jsessionid)=(?P<java>[^/?&;]+)"
+    rf"|[?&](?P<name>[a-z]*sess(?:ion)?_?(?:id)?|(?:osc|p)?sid|cftoken|zenid)=(?P<value>{_TOKEN})"
+    rf"(?=&|$)|(?<=/)(?P<bracket>\([A-Z])\((?P<net>{_TOKEN})\)\)/",
+    re.I,
+)
+
+
+def spaces(url: str) -> Iterator[str]:
+    """Pattern, queries of the path, two folders, the host of *url*; the narrowest first."""
+    path, question, query = path_and_query(url).partition("?")
+    path = VARIABLE.sub("0", path)
+    found = []
+    if question:
+        names = sorted({pair.partition("=")[0] for pair in query.split("&")})
+        found.append(f"{path}?{VARIABLE.sub('0', '&'.join(names))}")
+    found.append(path + question)
+    found += [folder + question for folder in folders(path)]
+    found.append(f"/{question}")
+    yield from dict.fromkeys(found)
+
+
+def folders(path: str) -> Iterator[str]:
+    first = path.find("/", 1) + 1
+    if first:
+        second = path.find("/", first) + 1
+        if second:
+            yield path[:second]
+        yield path[:first]
+
+
+def path_and_query(url: str) -> str:
+    return url[url.index("/", 8) :]
+
+
+def split_query(url: str) -> tuple[str, list[str]]:
+    path, _, query = path_and_query(url).partition("?")
+    return path, query.split("&") if query else []
+
+
+def sorted_names(parameters: list[str]) -> tuple[str, ...]:
+    return tuple(sorted({each.partition("=")[0] for each in parameters}))
+
+
+class Session(NamedTuple):
+    page: str
+    name: str
+    token: str
+
+
+def session_of(url: str) -> Session | None:
+    path = path_and_query(url)
+    if "=" not in path and "(" not in path:
+        return None
+    found = _SESSION.search(path)
+    if found is None:
+        return None
+    before, after = path[: found.start()], path[found.end() :]
+    if found[0].startswith("?") and after:
+        after = f"?{after[1:]}"
+    name = found["semicolon"] or found["name"] or found["bracket"]
+    return Session(before + after, name.lower(), found["java"] or found["value"] or found["net"])
+
 
 _Name = TypeVar("_Name", bound=str)
 
 
 class Trap(StrEnum):
-    """Why a URL is refused: the last word of the stat that counts it, and its name in SUITE_TRAPS.
-    """
+    """Why a URL is refused; *threshold*: beyond how much the detector does so (`TrapLimits`)."""
 
-    LENGTH = "length"
-    SEGMENTS = "segments"
-    REPEATS = "repeats"
-    CALENDAR = "calendar"
-    PERMUTED = "permuted"
-    QUERY = "query"
-    SESSIONS = "sessions"
-    SAME = "same"
-    NUMBERS = "numbers"
+    threshold: int
+    words: str
+
+    def __new__(cls, value: str, threshold: int = 0, words: str = "") -> Trap:
+        trap = str.__new__(cls, value)
+        trap._value_, trap.threshold, trap.words = value, threshold, words
+        return trap
+
+    LENGTH = "length", 1024, "longer than pages' URLs are"
+    SEGMENTS = "segments", 24, "its path has more segments than pages' have"
+    REPEATS = "repeats", 4, "a segment comes again and again in its path"
+    CALENDAR = "calendar", 10, "a date in it is years ahead"
+    PERMUTED = "permuted", 1, "{} has the same parameters in another order"
+    QUERY = "query", 64, "the queries of {} combine what was there, and lead to nothing new"
+    SESSIONS = "sessions", 8, "{} comes with ever new session ids"
+    SAME = "same", 24, "the pages of {} all said the same"
+    NUMBERS = "numbers", 1, "the pages of {} differ in numbers alone"
     """Refused with ``numbers=fail`` in SUITE_TRAPS; else the pages come last, as with `PREFIX`."""
-    HOSTS = "hosts"
-    PREFIX = "prefix"
+    HOSTS = "hosts", 24, "the hosts of {} all said the same"
+    PREFIX = "prefix", 50, "{} has had its share of the host: it comes after the others"
     """Not refused: what lies below a folder that has had its share comes last."""
 
 
-THRESHOLDS: Final = {
-    Trap.LENGTH: 1024,
-    Trap.SEGMENTS: 24,
-    Trap.REPEATS: 4,
-    Trap.CALENDAR: 10,
-    Trap.PERMUTED: 1,
-    Trap.QUERY: 64,
-    Trap.SESSIONS: 8,
-    Trap.SAME: 24,
-    Trap.NUMBERS: 1,
-    Trap.HOSTS: 24,
-    Trap.PREFIX: 50,
-}
-"""Beyond how much each detector takes a URL for a trap; see `TrapLimits`."""
 DETECTORS: Final = tuple(f"{trap}={'last' if trap is Trap.PREFIX else 'fail'}" for trap in Trap)
 """The values of SUITE_TRAPS: each detector, and what becomes of the URLs that it finds."""
 
@@ -79,8 +216,8 @@ class TrapLimits:
 
     @classmethod
     def from_detectors(cls, detectors: Collection[str]) -> TrapLimits:
-        names = [each.partition("=")[0] for each in detectors]
-        return cls(**{name: THRESHOLDS[Trap(name)] for name in names})
+        traps = [Trap(each.partition("=")[0]) for each in detectors]
+        return cls(**{trap.value: trap.threshold for trap in traps})
 
     @cached_property  # every link asks
     def any(self) -> bool:
@@ -94,22 +231,7 @@ class TrapRefusal(NamedTuple):
     space: str = ""
 
     def __str__(self) -> str:
-        return _WORDS[self.trap].format(self.space)
-
-
-_WORDS: Final = {
-    Trap.LENGTH: "longer than pages' URLs are",
-    Trap.SEGMENTS: "its path has more segments than pages' have",
-    Trap.REPEATS: "a segment comes again and again in its path",
-    Trap.CALENDAR: "a date in it is years ahead",
-    Trap.PERMUTED: "{} has the same parameters in another order",
-    Trap.QUERY: "the queries of {} combine what was there, and lead to nothing new",
-    Trap.SESSIONS: "{} comes with ever new session ids",
-    Trap.SAME: "the pages of {} all said the same",
-    Trap.NUMBERS: "the pages of {} differ in numbers alone",
-    Trap.HOSTS: "the hosts of {} all said the same",
-    Trap.PREFIX: "{} has had its share of the host: it comes after the others",
-}
+        return self.trap.words.format(self.space)
 
 
 def format_counts(met: Mapping[_Name, int]) -> str:
@@ -125,8 +247,7 @@ _DATE: Final = re.compile(
     r"[/=]([12][0-9]{3})[/-](?:0[1-9](?:[/-][0-9]{1,2})?|(?:[1-9]|1[0-2])[/-][0-9]{1,2})(?=[/&?]|$)"
     r"|[?&](?:year|yr)=([12][0-9]{3})(?=&|$)"
 )
-_CENTURIES: Final = 300
-"""Years ahead beyond which a number is none."""
+_CENTURIES: Final = 300  # years ahead beyond which a number is none
 _SCHEME_AND_HOST: Final = 3  # slashes before the path
 _NO_LIMIT: Final = 1 << 30
 _slashes_of = methodcaller("count", "/")
@@ -151,7 +272,6 @@ class QuickTest:
         return not (self._dates and ("/2" in url or "=2" in url) and self._ahead(url))
 
     def passes_all(self, urls: Collection[str]) -> bool:
-        """Whether each of *urls* passes."""
         text = " ".join(urls)
         if len(text) > self._longest and max(map(len, urls)) > self._longest:
             return False
@@ -189,19 +309,13 @@ def _repeats(url: str, limit: int) -> bool:
     return max(Counter(filter(None, _path(url))).values(), default=0) > limit
 
 
-MAX_COUNTS: Final = 128
-"""Remembered spaces of each kind, by host."""
-NEW_PAGE_WEIGHT: Final = 4
-"""Pages that say the same for which a page with something new makes up."""
-NEW_LINK_WEIGHT: Final = 16
-"""Queries in vain for which a query makes up that leads to a new page."""
-PAGES_TO_JUDGE: Final = 2
-"""Pages by which an unknown set of names is judged."""
-_NAMES: Final = 8
-"""Names of a query that are compared in pairs."""
+MAX_COUNTS: Final = 128  # remembered spaces of each kind, by host
+NEW_PAGE_WEIGHT: Final = 4  # pages that say the same for which a page with something new makes up
+NEW_LINK_WEIGHT: Final = 16  # queries in vain for which a query makes up that leads to a new page
+PAGES_TO_JUDGE: Final = 2  # pages by which an unknown set of names is judged
+_NAMES: Final = 8  # names of a query that are compared in pairs
 _HOST: Final = ("/", "/?")
-_WHOLE_HOST: Final = 4
-"""Factor of the limit for a whole host."""
+_WHOLE_HOST: Final = 4  # factor of the limit for a whole host
 _FIRST_SAMPLE: Final = 16
 """Refusals after which one is let through as a sample, and again whenever they have doubled."""
 _EVIDENCE: Final = (
@@ -215,18 +329,14 @@ def space_key(kind: str, text: str) -> int:
 
 
 class HostTrapStats:
-    """The evidence about one host.
-
-    *counts*: by kind and space, pages in a row that said the same, or URLs; `MAX_COUNTS` entries a
-    kind. *closed*: spaces that are traps. *mined*: mined URLs that were tried.
-    """
+    """The evidence about one host; `MAX_COUNTS` entries a kind."""
 
     __slots__ = ("closed", "counts", "mined")
 
     def __init__(self) -> None:
-        self.counts: dict[str, dict[int, int]] = {}
-        self.closed: dict[int, Trap] = {}
-        self.mined = 0
+        self.counts: dict[str, dict[int, int]] = {}  # pages in a row, URLs: by kind and space
+        self.closed: dict[int, Trap] = {}  # spaces that are traps
+        self.mined = 0  # mined URLs that were tried
 
     def __len__(self) -> int:
         return sum(map(len, self.counts.values())) + len(self.closed) + self.mined
@@ -247,10 +357,7 @@ class HostTrapStats:
         return space_key("session", name) in self.closed
 
     def combines_in_vain(self, path: str, names: tuple[str, ...]) -> bool:
-        """Whether queries of *path* with these *names* are known to combine in vain.
-
-        Not for names with credit, nor for unknown names of which no subset is known to.
-        """
+        """Whether queries of *path* with *names*, or with some of them, are known to be in vain."""
         if space_key("query", path) not in self.closed or self._credit(path, names):
             return False
         if self._is_poor(path, names):
@@ -271,10 +378,7 @@ class HostTrapStats:
         return bool(self.count("sample", url))
 
     def crowded(self, url: str, share: int, room: int) -> int:
-        """Count the new normal *url*; return the number of its folders that have had their share.
-
-        The share is *share* percent of the counted URLs, and at least *room*.
-        """
+        """Count *url*; how many of its folders have more than *share* percent, and than *room*."""
         room = max(room, self.add("all", "", 1) * share // 100)
         return sum(
             self.add("below", VARIABLE.sub("0", folder), 1) > room
@@ -284,12 +388,7 @@ class HostTrapStats:
     def count_page(
         self, url: str, limit: int, *, same: bool, exactly: bool | None = None
     ) -> TrapRefusal | None:  # fmt: skip
-        """Count a page at *url* that says the *same* as an earlier one (*exactly*: its numbers,
-        too), or not.
-
-        Returns the new trap, if *limit* more pages of a space said the same than new ones make up
-        for.
-        """
+        """Count a page that says the *same* as an earlier one (*exactly*: numbers, too)."""
         if not same and self.counts.get("sent"):
             for space in spaces(url):
                 self.add("sent", space, -NEW_PAGE_WEIGHT)
@@ -336,10 +435,7 @@ class HostTrapStats:
         return onward and self._weigh("query", path, Trap.QUERY, limit, worth)
 
     def repeated(self, name: str, limit: int, *, vain: bool) -> bool:
-        """Count a page with another session id of this *name*; *vain*: it said nothing new.
-
-        Returns whether the ids are now known to make no difference, as `combined`.
-        """
+        """Count a page with another session id, in *vain* or not; True: all are closed now."""
         return self._weigh("session", name, Trap.SESSIONS, limit, 0 if vain else NEW_PAGE_WEIGHT)
 
     def _weigh(self, kind: str, text: str, trap: Trap, limit: int, worth: int) -> bool:

@@ -16,15 +16,11 @@ from scrapy_spider_suite.runtime.text import counted
 
 REDIRECTS: Final = 4
 """Weight of the redirects that make a twin: permanent ones weigh 2, temporary ones 1."""
-PAGES: Final = 3
-"""Equal pages that make a twin."""
-OWN_WEIGHT: Final = 8
-"""Weight of redirects needed for each page that the form answered itself."""
-EQUAL_PER_OTHER: Final = 3
-"""Equal pages needed for each differing one."""
+PAGES: Final = 3  # equal pages that make a twin
+OWN_WEIGHT: Final = 8  # weight of redirects needed for each page that the form answered itself
+EQUAL_PER_OTHER: Final = 3  # equal pages needed for each differing one
 
-SITES: Final = 50_000
-"""Sites whose evidence is kept, those met last (some 500 bytes each)."""
+SITES: Final = 50_000  # sites whose evidence is kept, those met last (some 500 bytes each)
 _DIGESTS: Final = 32_768
 """Pages whose digest is kept in memory, to be compared with that of their twin."""
 
@@ -37,22 +33,13 @@ _MARKS: Final = 0xFF
 
 
 class EvidenceRows(Protocol):
-    def put(self, key: bytes, value: bytes) -> None:
-        ...
-
-    def delete(self, key: bytes) -> None:
-        ...
-
-    def items(self) -> Iterator[tuple[bytes, bytes]]:
-        ...
+    def put(self, key: bytes, value: bytes) -> None: ...
+    def delete(self, key: bytes) -> None: ...
+    def items(self) -> Iterator[tuple[bytes, bytes]]: ...
 
 
 class TwinEvidence:
-    """The evidence for the forms of one site: counts that stop at 255.
-
-    *cells*: four by four, the weight of redirects from form to form, and own answers on the
-    diagonal; then equal and differing pages of each two forms.
-    """
+    """Counts, to 255: redirects from form to form (diagonal: own answers), equal, other pages."""
 
     __slots__ = ("cells",)
     SIZE: Final = 16 + 2 * 6
@@ -104,11 +91,7 @@ def pair_of_forms(form: int, other: int) -> int:
 
 
 class Twins:
-    """The evidence of one crawl, and its conclusions. URLs are normal.
-
-    It is read from *kept* at the start, and written there; at most *sites* are known, the least
-    recent are forgotten.
-    """
+    """The evidence of one crawl, read from and written to *kept*, of the *sites* met last."""
 
     def __init__(self, kept: EvidenceRows, sites: int = SITES) -> None:
         self._kept = kept

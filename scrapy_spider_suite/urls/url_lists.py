@@ -13,11 +13,10 @@ import urllib.request
 import zlib
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from enum import Enum
 from io import BufferedReader
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 from urllib.error import HTTPError
 
 from backports import zstd
@@ -26,10 +25,8 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.urls.normalize import normalize
 from scrapy_spider_suite.urls.normalizer import Normal
 
-BLOCK = 64 << 10
-"""Bytes of a list that are handed on at a time."""
-MOST = 4 << 30
-"""Bytes beyond which a list is not downloaded."""
+BLOCK = 64 << 10  # bytes of a list that are handed on at a time
+MOST = 4 << 30  # bytes beyond which a list is not downloaded
 _TIMEOUT = 60.0
 
 READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError)
@@ -37,11 +34,7 @@ READ_ERRORS = (OSError, EOFError, zlib.error, lzma.LZMAError, zstd.ZstdError)
 
 
 class ListFile:
-    """The list in *source*, open; its first bytes, not its name, tell its compression.
-
-    *source*: a path, or an open file, which is closed with the list. Raises `READ_ERRORS`, as its
-    methods do.
-    """
+    """An open list; its first bytes, not its name, tell its compression. Raises `READ_ERRORS`."""
 
     def __init__(self, source: Path | BufferedReader) -> None:
         self._raw = source.open("rb") if isinstance(source, Path) else source
@@ -66,19 +59,15 @@ class ListFile:
             self._file.seek(size)
 
     def blocks(self) -> Iterator[tuple[bytes, float | None]]:
-        """Yield the text in blocks of `BLOCK` bytes, with the share of the file that was read.
-
-        The share is None without a size, as of a pipe.
-        """
+        """Yield blocks of `BLOCK` bytes, and the share of the file that was read (None: a pipe)."""
         while block := self._file.read(BLOCK):
             yield block, self._raw.tell() / self._size if self._size else None
 
 
 def download(url: str, path: Path, user_agent: str) -> None:
-    """Download *url* to *path*, all of it or nothing. Blocks.
+    """Download *url* to *path*, all or nothing. Blocks. Raises `OSError`.
 
     The operator asked for it by name: no delay, no robots.txt. Uses the environment's proxies.
-    Raises `OSError`.
     """
     new = path.with_suffix(".new")
     request = urllib.request.Request(url, headers={"User-Agent": user_agent})
@@ -108,8 +97,7 @@ def describe_read_error(error: BaseException) -> str:
     return str(said or error) or repr(error)
 
 
-LONGEST = 64 << 10
-"""Bytes of a line beyond which it is no seed, whatever it says."""
+LONGEST = 64 << 10  # bytes of a line beyond which it is no seed, whatever it says
 ORIGIN = "#!from "
 """Begins, where lines of several lists are handed on as one, those of the next: name, TAB, tag."""
 _SHOWN = 300  # characters of a bad line that are kept
@@ -121,40 +109,25 @@ _COMMENT = re.compile(r"\s#")
 _TAG = re.compile(r"#\s?tag=(\S{1,100})\s*")
 
 
-class SourceKind(Enum):
-    SEED = "seed"
-    FILE = "file"
-    REMOTE = "remote"
-    """A list that is downloaded first."""
-
-
 class Source(NamedTuple):
-    kind: SourceKind
-    name: str
-    """The seed, the path or the URL."""
+    kind: Literal["seed", "file", "remote"]  # remote: a list that is downloaded first
+    name: str  # the seed, the path or the URL
     tag: str = ""
 
     @classmethod
     def parse(cls, text: str) -> Source:
-        """The source that *text* names: a URL, a host name, a file, or ``@`` and a file or a
-        URL; a tag after it.
-
-        Raises `SettingsError` if a file is missing.
-        """
-        name, tag = _split_comment(text.strip())
-        if name.startswith("@"):
-            if _SCHEME.match(name, 1):
-                return cls(SourceKind.REMOTE, name[1:], tag)
-            if not _is_file(name[1:]):
-                raise SettingsError(f"seeds: there is no file {name[1:]!r}")
-            return cls(SourceKind.FILE, name[1:], tag)
-        if "://" in name:
-            return cls(SourceKind.SEED, name, tag)
-        if _is_file(name):
-            return cls(SourceKind.FILE, name, tag)
-        if "/" in name or is_file_name(name):
+        """The source that *text* names. Raises `SettingsError` if a file is missing."""
+        given, tag = _split_comment(text.strip())
+        name = given.removeprefix("@")
+        if name != given and _SCHEME.match(name):
+            return cls("remote", name, tag)
+        if _is_file(name) and (name != given or "://" not in name):
+            return cls("file", name, tag)
+        if name != given:
+            raise SettingsError(f"seeds: there is no file {name!r}")
+        if "://" not in name and ("/" in name or is_file_name(name)):
             raise SettingsError(f"seeds: {name!r} is no URL, and there is no such file")
-        return cls(SourceKind.SEED, name, tag)
+        return cls("seed", name, tag)
 
 
 _SUFFIXES = (".txt", ".csv", ".tsv", ".lst", ".gz", ".xz", ".zst")
@@ -183,9 +156,7 @@ def _split_comment(text: str) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Seed:
-    """A seed in normal form. *guessed*: its line had no scheme, so https is tried first,
-    then http.
-    """
+    """A seed in normal form; *guessed*: without scheme, so https is tried first, then http."""
 
     url: str
     tag: str = ""
@@ -203,19 +174,14 @@ class BadLine:
         return f"{self.origin}:{self.line} {self.text[:100]!r}: {self.why}"
 
 
+@dataclass(slots=True)
 class SeedLines:
-    """Reads the lines of one list, from number *line* on.
+    """Reads the lines of the list *origin*, from *line* on; *tag*: for seeds without one."""
 
-    *origin*: its name. *tag*: for seeds without one. *normal*: the normaliser of the crawl.
-    """
-
-    def __init__(
-        self, origin: str, tag: str = "", line: int = 0, normal: Normal = normalize
-    ) -> None:
-        self._normal = normal
-        self.origin = origin
-        self.tag = tag
-        self.line = line
+    origin: str
+    tag: str = ""
+    line: int = 0
+    normal: Normal = normalize
 
     def read(self, raw: bytes) -> Seed | BadLine | None:
         self.line += 1
@@ -237,7 +203,7 @@ class SeedLines:
         guessed = "://" not in text
         if guessed and not _BARE.fullmatch(text):
             return self._bad(raw, "neither a URL nor a host name")
-        url = self._normal(f"https://{text}" if guessed else text)
+        url = self.normal(f"https://{text}" if guessed else text)
         if url is None:
             return self._bad(raw, "no web address")
         return Seed(url, tag or self.tag, guessed)
@@ -248,21 +214,17 @@ class SeedLines:
 
 
 def check_sources(sources: Iterable[str]) -> None:
-    """Raises `SettingsError` if a file of *sources* is missing."""
     for source in sources:
         Source.parse(source)
 
 
 def read_lines(sources: Iterable[str], user_agent: str) -> Iterator[str]:
-    """Yield the lines of all *sources* as one list, with the names of its parts.
-
-    Remote ones are downloaded as *user_agent*. Raises `SettingsError`.
-    """
+    """The lines of all *sources* as one list. Raises `SettingsError`."""
     for source in [Source.parse(text) for text in sources]:
         yield f"{ORIGIN}{source.name}\t{source.tag}"
-        if source.kind is SourceKind.SEED:
+        if source.kind == "seed":
             yield source.name
-        elif source.kind is SourceKind.FILE:
+        elif source.kind == "file":
             yield from _text_lines(Path(source.name))
         else:
             with TemporaryDirectory() as folder:

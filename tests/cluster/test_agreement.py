@@ -13,8 +13,7 @@ from scrapy_spider_suite.cluster.assignment import Member, load_assignment
 from scrapy_spider_suite.cluster.membership import Ownership
 from scrapy_spider_suite.crawl.crawl_policy import policy_fields
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.frontier.overrides import Overrides
-from scrapy_spider_suite.frontier.policy import Phases, Policy
+from scrapy_spider_suite.frontier.policy import Overrides, Phases, Policy
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
 GIVEN = {

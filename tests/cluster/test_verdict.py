@@ -12,7 +12,7 @@ from support.polite_crawls import Size
 from support.verdict import LATE, SETTLE, Verdict, url_of
 
 from scrapy_spider_suite.testing import Arrival, SyntheticWeb
-from scrapy_spider_suite.testing.loopback import address_text
+from scrapy_spider_suite.testing.fake_web import address_text
 
 SIZE = Size(hosts=5, addresses=3, pages=6, host_delay=1.0, ip_delay=0.25)
 TOOK = 0.02

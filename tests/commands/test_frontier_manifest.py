@@ -17,7 +17,7 @@ from support.websites import Site, links
 from support.websites import running as serving
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.filters import get_filters
+from scrapy_spider_suite.crawl.crawl_policy import get_filters
 from scrapy_spider_suite.operate.executors.running_crawl import change_setting
 from scrapy_spider_suite.operate.verbs.log import manifest
 from scrapy_spider_suite.packs import open_packs

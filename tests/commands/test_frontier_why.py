@@ -20,8 +20,7 @@ from support.running_crawl import running, until
 
 from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
-from scrapy_spider_suite.frontier.politeness import BackOff, Pace
+from scrapy_spider_suite.frontier.outcomes import BackOff, Event, Pace, Retry, State
 from scrapy_spider_suite.frontier.robots_rules import judge_robots
 from scrapy_spider_suite.operate.job_target import BLOCKS, StoredBlock
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -70,7 +69,7 @@ def test_every_outcome(made: Made, why: Why) -> None:
         made.end(url, event, 400 + number if number % 2 else 0)
     made.close()
     for number, (event, url) in enumerate(urls.items()):
-        row, outcome = why(url), OUTCOMES[event]
+        row, outcome = why(url), event.outcome
         assert (row["reason"], row["because"]) == (event.value, outcome.meaning)
         assert row["state"] == outcome.after(1, 3, ours=True).value
         assert row["status"] == (400 + number if number % 2 else None)
@@ -85,7 +84,7 @@ def test_every_outcome(made: Made, why: Why) -> None:
             retried = f"retry --reason {event.value}" in row["why_then"]
             assert retried is (row["state"] == "failed")
     # Both halves of the table are there, or this shows little.
-    assert {row.state for row in OUTCOMES.values()} == set(State)
+    assert {each.outcome.state for each in Event} == set(State)
 
 
 # Who decides, and where

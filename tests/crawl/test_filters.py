@@ -20,7 +20,7 @@ from support.websites import Answer, Site, links, moved, running
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS, CrawlFilters
+from scrapy_spider_suite.crawl.crawl_policy import FILTER_SETTINGS, CrawlFilters
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused
 from scrapy_spider_suite.operate.executors.running_crawl import change_setting

@@ -13,7 +13,7 @@ from support.crawls import Crawl, crawl
 from support.polite_crawls import TOLERANCE, Size
 
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess, gaps
-from scrapy_spider_suite.testing.loopback import address_text
+from scrapy_spider_suite.testing.fake_web import address_text
 
 TINY = Size(hosts=6, addresses=3, pages=6, host_delay=0.3, ip_delay=0.05)
 FIRST, SECOND = "h000000.fake.test", "h000001.fake.test"

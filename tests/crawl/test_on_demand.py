@@ -44,7 +44,7 @@ from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.unread_pages import NAME as UNEXTRACTED
 from scrapy_spider_suite.store.unread_pages import UnreadPage
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
-from scrapy_spider_suite.urls.traps import THRESHOLDS, Trap
+from scrapy_spider_suite.urls.traps import Trap
 
 Run = Callable[[Any], Crawled]
 
@@ -397,7 +397,7 @@ def test_what_traps_are_told(
     monkeypatch.setattr(Traps, "learn_page", seeing)
     monkeypatch.setattr(DeferredLinks, "settle", settling)
     # What a host has is counted at commits: without a delay all may be fetched before the first.
-    monkeypatch.setitem(THRESHOLDS, Trap.HOSTS, 10)
+    monkeypatch.setattr(Trap.HOSTS, "threshold", 10)
     given = {"SUITE_TRAPS": "hosts=fail", "SUITE_READ_LINKS": how, "SUITE_HOST_DELAY": 0.02}
     crawl_site(run, site, tmp_path, **given)
     assert told["/"] == 0

@@ -18,7 +18,7 @@ from support.websites import Site, links, moved, running
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
 from scrapy_spider_suite.testing import FakeWebProcess, gaps
-from scrapy_spider_suite.testing.loopback import address_text
+from scrapy_spider_suite.testing.fake_web import address_text
 
 SIZE = Size(hosts=8, addresses=4, pages=12, host_delay=0.3, ip_delay=0.02)
 NAMED = "h000001.fake.test"

@@ -13,8 +13,7 @@ from scrapy.settings import Settings
 from scrapy_spider_suite.crawl.crawl_policy import PolicyFile
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import HostExcluded
-from scrapy_spider_suite.frontier.overrides import Rule
-from scrapy_spider_suite.frontier.policy import Block
+from scrapy_spider_suite.frontier.policy import Block, Rule
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.urls.host_patterns import HostPattern
 

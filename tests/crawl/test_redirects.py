@@ -13,8 +13,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.queue.leases import Lease
-from scrapy_spider_suite.crawl.redirects import HOPS_MAX, LinkRedirects
-from scrapy_spider_suite.crawl.requests import redirect_target
+from scrapy_spider_suite.crawl.requests import HOPS_MAX, LinkRedirects, redirect_target
 from scrapy_spider_suite.exceptions import RedirectLoop, TooManyHops
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event

@@ -14,8 +14,8 @@ from support.virtual_crawl import WALL, entry
 from scrapy_spider_suite.crawl.maintenance import Maintenance, SieveFlusher
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.frontier.outcomes import Pace
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
 from scrapy_spider_suite.store.seen_transfer import SieveRows

@@ -15,7 +15,7 @@ from support.websites import Page, Site, links, moved, running
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing import FakeWebConfig
 from scrapy_spider_suite.testing.fake_web import FakeWeb
-from scrapy_spider_suite.urls.traps import THRESHOLDS, Trap
+from scrapy_spider_suite.urls.traps import Trap
 
 BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "traps.py"
 
@@ -70,7 +70,7 @@ def test_mining_in_a_crawl(tmp_path: Path) -> None:
 
 def test_redirects_to_one_page_from_ever_new_urls(monkeypatch: pytest.MonkeyPatch) -> None:
     """They end as a trap, those that waited already too; every page that is one is fetched."""
-    monkeypatch.setitem(THRESHOLDS, Trap.SAME, 6)
+    monkeypatch.setattr(Trap.SAME, "threshold", 6)
     pages = [f"/page/{letter}" for letter in "abcdefghij"]
     outs = [f"/out?to={number}" for number in range(80)]
     table: dict[str, Page] = {page: f"<p>{page} has {page[-1] * 40} to say.</p>" for page in pages}

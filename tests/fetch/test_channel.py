@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from pycares import errno
 
-from scrapy_spider_suite.fetch.dns_client import MAX_ADDRESSES, AresChannel
+from scrapy_spider_suite.fetch.resolver import MAX_ADDRESSES, AresChannel
 
 if TYPE_CHECKING:
     from support.dns_server import NameServer, Run

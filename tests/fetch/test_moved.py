@@ -11,7 +11,7 @@ import pytest
 from support.crawls import crawl, web_settings
 
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
-from scrapy_spider_suite.testing.loopback import address_text
+from scrapy_spider_suite.testing.fake_web import address_text
 
 HOST = "h000000.fake.test"
 NOBODY = "127.44.44.44"

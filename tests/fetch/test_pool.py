@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.fetch.connections import (
@@ -67,16 +67,17 @@ class Clock:
 
 
 @pytest.fixture
-def clock() -> Clock:
-    """A clock at zero."""
-    return Clock()
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """A clock at zero, in the place of the event loop."""
+    found = Clock()
+    monkeypatch.setattr("asyncio.get_running_loop", lambda: found)
+    return found
 
 
 def pool_of(limit: int, clock: Clock) -> ConnectionPool:
     """Return a pool that lives by *clock*."""
-    pool = ConnectionPool(limit, 100)
-    pool._loop = clock  # type: ignore[assignment]
-    return pool
+    assert asyncio.get_running_loop() is clock
+    return ConnectionPool(limit, 100)
 
 
 def key_of(host: str, address: str = "127.0.0.1") -> ConnectionKey:
@@ -166,10 +167,10 @@ def test_unasked_bytes_close_an_idle_connection(clock: Clock) -> None:
     assert pool.checkout(key_of("a")) is None
 
 
-@given(st.lists(st.tuples(st.sampled_from("pxt"), st.sampled_from("abc")), max_size=60))
-def test_the_pool_holds_what_it_says(steps: list[tuple[str, str]]) -> None:
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(steps=st.lists(st.tuples(st.sampled_from("pxt"), st.sampled_from("abc")), max_size=60))
+def test_the_pool_holds_what_it_says(clock: Clock, steps: list[tuple[str, str]]) -> None:
     """Whatever happens, the bound holds and only open, idle connections are handed out."""
-    clock = Clock()
     pool = pool_of(3, clock)
     out: list[tuple[Connection, Transport]] = []
     transports: dict[Connection, Transport] = {}

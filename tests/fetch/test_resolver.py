@@ -14,8 +14,13 @@ from scrapy_spider_suite.errors import (
     SuiteError,
 )
 from scrapy_spider_suite.fetch.address_rules import AddressPolicy
-from scrapy_spider_suite.fetch.dns_client import DnsAnswer, DnsClient
-from scrapy_spider_suite.fetch.resolver import Resolution, Resolver, ResolverLimits
+from scrapy_spider_suite.fetch.resolver import (
+    DnsAnswer,
+    DnsClient,
+    Resolution,
+    Resolver,
+    ResolverLimits,
+)
 
 if TYPE_CHECKING:
     from support.dns_server import Clock, NameServer

@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pycares import errno
 
-from scrapy_spider_suite.fetch import dns_client
-from scrapy_spider_suite.fetch.dns_client import MAX_AGE, MIN_AGE, DnsClient
+from scrapy_spider_suite.fetch import resolver
+from scrapy_spider_suite.fetch.resolver import MAX_AGE, MIN_AGE, DnsClient
 
 if TYPE_CHECKING:
     from support.dns_server import Clock, NameServer, Run
@@ -56,7 +56,7 @@ def test_questions_survive_their_channel(
     nameserver: NameServer, run_on_loop: Run, clock: Clock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A channel that was replaced answers what it was asked before, and is then closed."""
-    monkeypatch.setattr(dns_client, "MAX_ASKED", 3)
+    monkeypatch.setattr(resolver, "MAX_ASKED", 3)
     for i in range(20):
         nameserver.add(f"{i}.example", f"1.1.1.{i}")
 

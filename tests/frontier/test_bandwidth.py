@@ -7,7 +7,7 @@ from random import Random
 
 import pytest
 
-from scrapy_spider_suite.frontier.politeness import FIRST_GUESS, BandwidthLimit
+from scrapy_spider_suite.frontier.outcomes import FIRST_GUESS, BandwidthLimit
 
 RATE = 100_000.0
 

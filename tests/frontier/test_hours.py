@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.frontier.overrides import Hours
+from scrapy_spider_suite.frontier.policy import Hours
 
 
 def at(text: str) -> float:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.frontier.overrides import Hours, Override, Overrides
+from scrapy_spider_suite.frontier.policy import Hours, Override, Overrides
 from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 RULES = """\

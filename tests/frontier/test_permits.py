@@ -11,10 +11,9 @@ from support.ledgers import Memory
 from support.virtual_crawl import IP_DELAY, WALL, Crawl, Watch, Web, all_urls, trees
 
 from scrapy_spider_suite.cluster.ledger.grants import SLACK, Grants, Need, SentBatch
-from scrapy_spider_suite.frontier.overrides import Overrides
+from scrapy_spider_suite.frontier.outcomes import Pace
 from scrapy_spider_suite.frontier.permits import NEAR
-from scrapy_spider_suite.frontier.policy import Phases, Policy
-from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.frontier.policy import Overrides, Phases, Policy
 from scrapy_spider_suite.frontier.workbench import AddressState, HostState
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.urls.hosts import phase_of

@@ -6,9 +6,8 @@ import math
 
 import pytest
 
-from scrapy_spider_suite.frontier.overrides import Overrides, Rule
-from scrapy_spider_suite.frontier.policy import Block, Policy, excluded_pattern
-from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.frontier.outcomes import Pace
+from scrapy_spider_suite.frontier.policy import Block, Overrides, Policy, Rule, excluded_pattern
 from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 OVERRIDES = Overrides.parse(

@@ -9,10 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health
-from scrapy_spider_suite.frontier.politeness import (
+from scrapy_spider_suite.frontier.outcomes import (
     LONGEST_WISH,
     BackOff,
+    Event,
+    Health,
     HostVerdict,
     judge_host,
     parse_retry_after,
@@ -21,7 +22,7 @@ from scrapy_spider_suite.frontier.politeness import (
 RULES = BackOff(base=5.0, longest=3600.0, dead_after=5)
 WALL = 1_800_000_000.0
 SICK = (Health.OVERLOADED, Health.UNREACHABLE)
-BAD = [event for event in Event if OUTCOMES[event].health in SICK]
+BAD = [event for event in Event if event.outcome.health in SICK]
 
 
 def test_back_off_doubles_up_to_its_longest() -> None:
@@ -51,13 +52,13 @@ def test_failures_add_up(event: Event) -> None:
     assert second.why == f"back-off after {event.value}"
 
 
-@pytest.mark.parametrize("event", [e for e in Event if OUTCOMES[e].health is Health.WELL])
+@pytest.mark.parametrize("event", [e for e in Event if e.outcome.health is Health.WELL])
 def test_an_answer_forgives_everything(event: Event) -> None:
     """Whoever answers, even with 404, is neither overloaded nor away."""
     assert judge_host(event, 4, RULES, None) == HostVerdict(0)
 
 
-@pytest.mark.parametrize("event", [e for e in Event if OUTCOMES[e].health is Health.NONE])
+@pytest.mark.parametrize("event", [e for e in Event if e.outcome.health is Health.NONE])
 def test_what_touched_no_wire_says_nothing(event: Event) -> None:
     """The failures of before are neither forgotten nor added to."""
     assert judge_host(event, 3, RULES, None) == HostVerdict(3)

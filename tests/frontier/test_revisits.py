@@ -6,7 +6,7 @@ import random
 import re
 import subprocess
 import sys
-from math import exp, inf
+from math import exp, expm1, inf
 from pathlib import Path
 
 import pytest
@@ -25,11 +25,17 @@ from scrapy_spider_suite.frontier.revisit_rules import (
     Validators,
     VisitBudget,
     interval_for,
-    worth,
 )
 
 PRIOR = 1 / (30 * DAY)
 rates = st.floats(1e-8, 1e-3)
+
+
+def worth(rate: float, interval: float) -> float:
+    """Seconds of freshness that a visit *interval* after the last one is worth."""
+    product = rate * interval
+    return -(expm1(-product) + product * exp(-product)) / rate
+
 
 
 def watched(rate: float, interval: float, visits: int, seed: int, *, dated: bool) -> History:

@@ -13,9 +13,8 @@ import pytest
 from support.virtual_crawl import WALL, Crawl, Web, all_urls, copy_of, trees
 
 from scrapy_spider_suite.frontier.entries import BottomUp
-from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.outcomes import BackOff, Event, Pace
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.store.rocks_store import RocksStore
 

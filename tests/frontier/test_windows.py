@@ -1,10 +1,11 @@
-"""Sliding windows, without hosts, stores and clocks."""
+"""Sliding windows, without stores and clocks."""
 
 from __future__ import annotations
 
 import math
 
-from scrapy_spider_suite.frontier.windows import Window
+from scrapy_spider_suite.frontier.windows import HostWindow, Window
+from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 
 
 def test_the_two_windows_of_the_paper() -> None:
@@ -17,48 +18,57 @@ def test_the_two_windows_of_the_paper() -> None:
     assert Window.from_settings("none", 5) is None
 
 
+def host(bench: Workbench, key: str) -> HostState:
+    """A host in memory with rows on disk."""
+    bench.hosts[key] = state = HostState(key, 1.0, 1, 1)
+    state.more = True
+    return state
+
+
 def test_a_place_is_full_until_the_window_moves() -> None:
     """Whoever was visited and left makes no room: the others of its crawl come first (T15)."""
-    window = Window(2, 1)
-    assert not window.over
-    window.enter("a")
-    window.enter("b")
+    bench = Workbench()
+    window = HostWindow(Window(2, 1), bench)
+    assert not window.row_over()  # nobody came yet
+    a, b = host(bench, "a"), host(bench, "b")
+    for each in (a, b):
+        window.host_entered(each, expected=False)
     assert window.room == 0
-    window.mark_visited("a")
-    window.leave("a")
+    window.visit_over(a, visited=True)
+    window.host_left("a")
     assert window.room == 0
-    assert not window.over
-    window.mark_visited("b")
-    assert window.over
-    assert not window.next_row(["b"])
-    window.move([])
+    assert not window.row_over()
+    window.visit_over(b, visited=True)
+    assert window.row_over()
+    b.more = False
+    window.moved()
     assert window.room == 2
-    assert not window.over  # nobody came yet
+    assert not window.row_over()
 
 
 def test_rows() -> None:
     """A row is over when every host that has a leaf was visited; hosts that have none sit out."""
-    window = Window(math.inf, 3)
-    for host in "abc":
-        window.enter(host)
-    rows = []
-    for having in ("abc", "ac", "c"):
-        assert window.owing == set(having)
-        rows.append(sorted(window.owing))
-        for host in having:
-            assert not window.over
-            window.mark_visited(host)
-        assert window.over
-        more = window.next_row({"abc": "ac", "ac": "c", "c": "abc"}[having])
-    assert not more  # three rows were all
-    window.move("ab")
-    assert window.owing == {"a", "b"}
-    assert list(window.hosts) == ["a", "b"]
+    bench = Workbench()
+    window = HostWindow(Window(math.inf, 3), bench)
+    hosts = {key: host(bench, key) for key in "abc"}
+    for each in hosts.values():
+        window.host_entered(each, expected=False)
+    for having, left in (("abc", "ac"), ("ac", "c"), ("c", "ab")):
+        for key in having:
+            assert not window.row_over()
+            window.visit_over(hosts[key], visited=True)
+        for key, each in hosts.items():
+            each.more = key in left
+        assert window.row_over() is (left == "ab")  # three rows were all
+    window.moved()
+    assert [each.key for each in window.hosts()] == ["a", "b"]
 
 
 def test_a_window_of_hosts_without_leaves_moves_on() -> None:
     """Although it has rows left."""
-    window = Window(2, 9)
-    window.enter("a")
-    window.mark_visited("a")
-    assert not window.next_row([])
+    bench = Workbench()
+    window, a = HostWindow(Window(2, 9), bench), host(bench, "a")
+    window.host_entered(a, expected=True)
+    window.visit_over(a, visited=True)
+    a.more = False
+    assert window.row_over()

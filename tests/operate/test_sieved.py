@@ -10,9 +10,8 @@ import pytest
 from support.virtual_crawl import entry
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
-from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.outcomes import Event, Pace
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.operate.actions import Action, ActionFolder
 from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.verbs import actions

@@ -14,7 +14,7 @@ from scrapy.settings import Settings
 
 from scrapy_spider_suite.cluster.membership import refuse_short_lease
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.frontier.politeness import BackOff
+from scrapy_spider_suite.frontier.outcomes import BackOff
 from scrapy_spider_suite.settings.declarations import (
     FORMER_NAMES,
     Derived,

@@ -12,8 +12,8 @@ from types import FunctionType, ModuleType
 import pytest
 from support.virtual_crawl import Crawl, entry, trees
 
+from scrapy_spider_suite.frontier.outcomes import Pace
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.store import counters, host_queues
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.rocks_store import RocksStore

@@ -11,9 +11,8 @@ from support.virtual_crawl import POLICY, WALL, Crawl, Web, entry, trees
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import order_key
-from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.outcomes import Event, Pace
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.store import host_queues
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.host_queues import RESIDENT

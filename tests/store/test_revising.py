@@ -14,10 +14,8 @@ from support.virtual_crawl import WALL, Crawl, Fetch, Watch, Web, entry
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import _REFUSALS
 from scrapy_spider_suite.frontier import workbench
-from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.overrides import Overrides, Rule
-from scrapy_spider_suite.frontier.policy import Block, Exclusion, Policy
-from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.frontier.outcomes import Event, Pace
+from scrapy_spider_suite.frontier.policy import Block, Exclusion, Overrides, Policy, Rule
 from scrapy_spider_suite.store import residency
 from scrapy_spider_suite.store.host_queues import EXCLUDED_BAND, WaitingList
 from scrapy_spider_suite.store.interface import MemoryStore, Store

@@ -12,9 +12,8 @@ from support.virtual_crawl import WALL, Crawl, Web, all_urls, copy_of, entry, tr
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Flag, state_key
-from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.frontier.outcomes import Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore

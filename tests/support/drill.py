@@ -21,7 +21,7 @@ from typing import Any
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess
-from scrapy_spider_suite.testing.loopback import address_text
+from scrapy_spider_suite.testing.fake_web import address_text
 from support.crawls import Process, start
 from support.frontier_command import COMMAND
 from support.polite_crawls import Size, pages_of

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections import Counter
 
 from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.frontier.outcomes import Pace
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.testing import trap_sites
 from scrapy_spider_suite.testing.http import Request

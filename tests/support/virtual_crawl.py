@@ -18,9 +18,8 @@ from scrapy_spider_suite.cluster.routing import OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Order, state_key
-from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.outcomes import Event, Pace
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.interface import Store

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+from contextlib import nullcontext
 
 import pytest
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.testing.loopback import (
+from scrapy_spider_suite.testing import FakeWebConfig, fake_web
+from scrapy_spider_suite.testing.fake_web import (
     MOST_ADDRESSES,
+    FakeWeb,
     LoopbackEndpoint,
     LoopbackListeners,
     address_text,
-    addresses_within,
     files_allowed,
 )
 
@@ -29,19 +31,13 @@ def test_addresses_are_loopback_and_differ() -> None:
         assert text.rpartition(".")[2] not in ("0", "255")
 
 
-@pytest.mark.parametrize(
-    ("files", "addresses", "extra", "count"),
-    [(20_000, 3000, 4, 3000), (1024, 300, 4, 300), (1024, 3000, 4, 476), (100, 3000, 4, 14)],
-)
-def test_half_of_the_files_stay_free(files: int, addresses: int, extra: int, count: int) -> None:
-    """With few files there are fewer addresses, never a web that cannot accept."""
-    assert addresses_within(files, addresses, extra) == count
-
-
-def test_too_few_files_are_an_error() -> None:
+def test_too_few_files_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """The line says what to do about it."""
-    with pytest.raises(SettingsError, match="ulimit -n"):
-        addresses_within(64, 10, 4)
+    monkeypatch.setattr(fake_web, "files_allowed", lambda wanted: 300)
+    for addresses, enough in ((100, True), (200, False)):
+        web = FakeWeb(FakeWebConfig(hosts=200, addresses=addresses))
+        with nullcontext() if enough else pytest.raises(SettingsError, match="ulimit -n"), web:
+            assert web.ready.addresses == addresses
 
 
 def test_files_are_counted() -> None:

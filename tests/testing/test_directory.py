@@ -9,8 +9,13 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig, SyntheticWeb
-from scrapy_spider_suite.testing.fake_web import HANGING, REFUSED, HostTable, extra_endpoints
-from scrapy_spider_suite.testing.loopback import LoopbackEndpoint
+from scrapy_spider_suite.testing.fake_web import (
+    HANGING,
+    REFUSED,
+    HostTable,
+    LoopbackEndpoint,
+    extra_endpoints,
+)
 from scrapy_spider_suite.testing.name_server import SERVED
 
 Ask = Callable[..., Any]

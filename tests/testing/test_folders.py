@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig
-from scrapy_spider_suite.testing.folder_site import FolderSite
 from scrapy_spider_suite.testing.http import Request, ServerReply
+from scrapy_spider_suite.testing.synthetic_site import FolderSite
 
 Ask = Callable[..., Any]
 
@@ -98,7 +98,7 @@ def test_unreadable_files_are_403(root: Path, monkeypatch: pytest.MonkeyPatch) -
     assert (answer.status, answer.data[-19:]) == (403, b"\nPermission denied\n")
 
 
-def test_large_files_are_sent_in_pieces(tmp_path: Path, ask: Ask) -> None:
+def test_large_files_are_sent(tmp_path: Path, ask: Ask) -> None:
     """Through sockets, with HEAD too, and the connection is of use afterwards."""
     (tmp_path / "large.bin").write_bytes(bytes(range(256)) * 20_000)
     (tmp_path / "index.html").write_text("index")

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.urls.extract import PageContext, extract
-from scrapy_spider_suite.urls.markup import Markup
+from scrapy_spider_suite.urls.extract import Markup, PageContext, extract
 
 META = '<meta charset="{}"><a href="/{}">'
 URL = "http://a.example/"

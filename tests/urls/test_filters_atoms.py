@@ -18,9 +18,7 @@ from scrapy_spider_suite.errors import FilterError, SettingsError
 from scrapy_spider_suite.urls.filters import (
     ATOMS,
     AtomKind,
-    Countries,
     Fact,
-    Filter,
     FilterInputs,
     FilterPage,
     LinkFacts,
@@ -28,6 +26,8 @@ from scrapy_spider_suite.urls.filters import (
     register,
 )
 from scrapy_spider_suite.urls.filters.atoms import BODY_MAX, STEPS_MAX, body_regex, has_repeats
+from scrapy_spider_suite.urls.filters.language import Filter
+from scrapy_spider_suite.urls.host_patterns import Countries
 from scrapy_spider_suite.urls.hosts import surt
 from scrapy_spider_suite.urls.normalize import normalize
 
@@ -144,8 +144,8 @@ def html(body: bytes, **headers: str) -> FilterPage:
         ("ResponseMatches(.*b)", html(b"ab"), html(b"a\nb")),
         ("ResponseContainsRegex(\xe9+t)", html(b"\xe9\xe9t\xff"), html("\xe9t".encode()[:1])),
         ("PageContainsOneOf(Spider, crawler)", html(b"a SPIDER"), html(b"spi der")),
-        ("PageContainsOneOf(\xc9t\xe9)", FilterPage(200, b"", text=lambda: "\xe9t\xc9"),
-         FilterPage(200, b"", text=lambda: "ete")),
+        ("PageContainsOneOf(\xc9t\xe9)", FilterPage(200, b"", text_of=lambda: "\xe9t\xc9"),
+         FilterPage(200, b"", text_of=lambda: "ete")),
     ],
 )  # fmt: skip
 def test_atoms_of_responses(text: str, wanted: FilterPage, unwanted: FilterPage) -> None:

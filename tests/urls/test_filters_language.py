@@ -9,13 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.errors import FilterError
-from scrapy_spider_suite.urls.filters import Fact, Filter, LinkFacts, Stage
+from scrapy_spider_suite.urls.filters import Fact, LinkFacts, Stage
 from scrapy_spider_suite.urls.filters.language import (
     DEEPEST,
     MAX_LENGTH,
     And,
     Atom,
     Constant,
+    Filter,
     Node,
     Not,
     Or,

@@ -26,7 +26,6 @@ from scrapy_spider_suite.urls.url_lists import (
     Seed,
     SeedLines,
     Source,
-    SourceKind,
     check_sources,
     download,
     read_lines,
@@ -213,11 +212,11 @@ def test_sources(tmp_path: Path) -> None:
     """An @ tells a list from a seed."""
     path = tmp_path / "a.test"
     path.touch()
-    assert Source.parse("https://a.test/l.gz") == (SourceKind.SEED, "https://a.test/l.gz", "")
+    assert Source.parse("https://a.test/l.gz") == ("seed", "https://a.test/l.gz", "")
     source = Source.parse("@https://a.test/l.gz #tag=x")
-    assert source == (SourceKind.REMOTE, "https://a.test/l.gz", "x")
-    assert Source.parse(f"@{path}") == Source.parse(str(path)) == (SourceKind.FILE, str(path), "")
-    assert Source.parse("a.test #tag=x") == (SourceKind.SEED, "a.test", "x")
+    assert source == ("remote", "https://a.test/l.gz", "x")
+    assert Source.parse(f"@{path}") == Source.parse(str(path)) == ("file", str(path), "")
+    assert Source.parse("a.test #tag=x") == ("seed", "a.test", "x")
 
 
 def test_a_file_that_cannot_be_read_is_said_so(

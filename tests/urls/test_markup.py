@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from selectolax.lexbor import LexborHTMLParser
 
-from scrapy_spider_suite.urls.markup import LINK, MAX_TAG, TAG, TAGS, attributes, unescape
+from scrapy_spider_suite.urls.extract import LINK, MAX_TAG, TAG, TAGS, attributes, unescape
 
 # Pieces of which broken and whole markup is made, unlike text, in a few draws.
 PIECES = st.sampled_from(

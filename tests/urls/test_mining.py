@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.urls.normalize import normalize
-from scrapy_spider_suite.urls.url_spaces import ancestors, guess_folder, siblings
+from scrapy_spider_suite.urls.traps import ancestors, guess_folder, siblings
 
 H = "http://www.example.com"
 

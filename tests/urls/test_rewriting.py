@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from scrapy_spider_suite.urls.hosts import Scope
 from scrapy_spider_suite.urls.normalize import normalize
 from scrapy_spider_suite.urls.normalizer import (
     OPTION_WORDS,
@@ -19,7 +20,6 @@ from scrapy_spider_suite.urls.normalizer import (
     SpellingRules,
     parameter_names,
 )
-from scrapy_spider_suite.urls.scope import Scope
 
 DATA = Path(__file__).parent.parent / "data" / "urls"
 REAL = (DATA / "real_urls.txt").read_text(encoding="utf-8").splitlines()

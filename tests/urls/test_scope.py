@@ -9,9 +9,9 @@ from scrapy import Request, Spider
 from scrapy.downloadermiddlewares.offsite import OffsiteMiddleware
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.urls import scope as scope_module
+from scrapy_spider_suite.urls import hosts
+from scrapy_spider_suite.urls.hosts import OutOfScope, Scope
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.urls.scope import OutOfScope, Scope
 
 LABELS = st.sampled_from(["a", "b", "aa", "example", "com"])
 DOMAINS = st.lists(LABELS, min_size=1, max_size=4).map(".".join)
@@ -80,7 +80,7 @@ def test_length() -> None:
 
 def test_decisions_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """However many hosts are seen, only so many decisions are kept, and all stay right."""
-    monkeypatch.setattr(scope_module, "_REMEMBERED", 10)
+    monkeypatch.setattr(hosts, "_REMEMBERED", 10)
     scope = Scope(["a.example"])
     for number in range(100):
         assert scope.refuses(URL, f"h{number}.a.example", 1) is None

@@ -16,20 +16,18 @@ from scrapy_spider_suite.urls.traps import (
     NEW_PAGE_WEIGHT,
     PAGES_TO_JUDGE,
     HostTrapStats,
+    QueryOrders,
     QuickTest,
     Trap,
     TrapLimits,
     TrapRefusal,
-    trap_of_url,
-)
-from scrapy_spider_suite.urls.url_spaces import (
-    QueryOrders,
     folders,
     session_of,
     sorted_names,
     sorted_query,
     spaces,
     split_query,
+    trap_of_url,
 )
 
 LIMITS = TrapLimits(length=200, segments=10, repeats=3, calendar=10, sessions=3)

@@ -28,7 +28,7 @@ from scrapy_spider_suite.cluster.routing import Outbox, unpack_rows
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ClusterError, MessageError, TransportError
 from scrapy_spider_suite.frontier.entries import Entry, host_key, state_key
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State, event_of_status
+from scrapy_spider_suite.frontier.outcomes import State, event_of_status
 from scrapy_spider_suite.packs.pack_file import is_pack, plain_name
 from scrapy_spider_suite.packs.reader import pack_entries
 from scrapy_spider_suite.runtime.tasks import cancel_tasks
@@ -173,7 +173,7 @@ def states_in_packs(folder: Path, agent: str) -> Iterator[tuple[str, str, UrlSta
         for entry in pack_entries(pack):
             host = host_of_any(entry.url)
             event = event_of_status(entry.status)
-            state = OUTCOMES[event].state
+            state = event.outcome.state
             if host and not entry.is_uninformative and state is not State.PENDING:
                 when = int(entry.time.timestamp())
                 yield host, entry.url, UrlState(state, event, 1, entry.status, when)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import Callable, Container, Generator
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import closing
 from itertools import islice
-from threading import Event
 from typing import Any, Final
 
 import numpy as np
@@ -18,7 +18,7 @@ from scrapy_spider_suite.cluster.membership import Ownership
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
 from scrapy_spider_suite.errors import JobError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, State
+from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.runtime.event_loop import TimeSlices
 from scrapy_spider_suite.runtime.tasks import WarnOnce
 from scrapy_spider_suite.seen.sieve import Flush
@@ -258,7 +258,7 @@ def _step_flush(store: RocksStore, flush: Flush) -> Generator[None, None, None]:
 
 def _run_in_thread(steps: Generator[Any, None, None]) -> Steps:
     """Run all *steps* in a thread that can be stopped between two; raises what they raise."""
-    stop = Event()
+    stop = threading.Event()
 
     def run() -> None:
         with closing(steps):
@@ -280,7 +280,7 @@ def _run_in_thread(steps: Generator[Any, None, None]) -> Steps:
 # Plain integers: operators of flags are Python code.
 _START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 _ENDED: Final = frozenset(
-    event for event, outcome in OUTCOMES.items() if outcome.state is not State.PENDING
+    event for event in Event if event.outcome.state is not State.PENDING
 )
 
 

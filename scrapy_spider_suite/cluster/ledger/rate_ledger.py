@@ -29,7 +29,7 @@ from xxhash import xxh3_128_hexdigest
 
 from scrapy_spider_suite.cluster.redis_server import RedisServer, check_crawl_name, load_script
 from scrapy_spider_suite.errors import LedgerError, RegistryError
-from scrapy_spider_suite.frontier.politeness import LONGEST_WISH
+from scrapy_spider_suite.frontier.outcomes import LONGEST_WISH
 from scrapy_spider_suite.runtime.clock import boot_id, boottime
 from scrapy_spider_suite.runtime.files import lock_file
 

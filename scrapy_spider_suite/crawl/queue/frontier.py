@@ -1,7 +1,8 @@
-"""The frontier of one process: the workbench in memory, the queues behind it on disk.
+"""The frontier of one process: the workbench in memory, the queues behind it on disk; commits.
 
 Its caller fetches, resolves names and keeps the time. Changes are written in batches that leave
-the store consistent wherever the process is killed (promise 2).
+the store consistent wherever the process is killed (promise 2): a URL is done, failed or pending
+again in one batch with all that came of it.
 """
 
 from __future__ import annotations
@@ -9,36 +10,232 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from itertools import islice
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from scrapy_spider_suite.crawl.queue.admission import Admission, StoredPageLinks
-from scrapy_spider_suite.crawl.queue.commit import Commit
 from scrapy_spider_suite.crawl.queue.leases import Leases
 from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats
 from scrapy_spider_suite.frontier.entries import (
     BREADTH_FIRST,
     LONGEST,
     Entry,
+    Flag,
     Order,
     host_key,
     order_key,
 )
-from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
+from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.frontier.windows import HostWindow, Window
 from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.host_queues import WaitCounts
 from scrapy_spider_suite.store.interface import Store
 from scrapy_spider_suite.store.residency import HostHealth, PolicyUpdate, Residents, Rotation
-from scrapy_spider_suite.store.rows import HostRecord, UrlState
-from scrapy_spider_suite.store.url_states import UrlStates
+from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlan, RevisitPlans
+from scrapy_spider_suite.store.rows import HostRecord, UrlState, pack_row
+from scrapy_spider_suite.store.seen_transfer import host_of_state_key
+from scrapy_spider_suite.store.url_states import SchemeGuesses, UrlStates
 
 if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.store.rocks_store import RocksStore
 
-FIRST = 1 << 30
-"""The priority of URLs that an operator puts before all others of their host."""
+
+BEFORE_NEW: Final = 1 << 29
+"""The priority of a revisit. Its number is limited when it becomes pending; after that it does
+not wait behind new URLs of its host."""
+
+_DUE_PORTION: Final = 200  # due pages that are examined for hosts that have nothing else
+_PER_HOST: Final = 16  # pages of a host without others that become pending at once
+_PAGES = frozenset({
+    Event.SUCCESS, Event.NOT_STORED, Event.NOT_PARSED, Event.CALLBACK_ERROR,
+})  # fmt: skip
+"""How visits end that have found a page."""
+
+
+class RevisitPlanner:
+    """Keeps the plans of *revisits* in step with the states of the URLs of a queue."""
+
+    def __init__(self, frontier: Frontier, revisits: RevisitPlans) -> None:
+        self.revisits = revisits
+        self.renewed = 0
+        self._frontier = frontier
+        self._records = frontier.residents.records
+        frontier.states.on_refused = self.missed
+
+    def __len__(self) -> int:
+        return len(self.revisits)
+
+    def begin(self, lease: Lease) -> None:
+        """Give *lease* the plan of its page, unless an operator or a spider asked for it."""
+        if not self.revisits.idle and not lease.entry.flags & (Flag.DONT_FILTER | Flag.VOLATILE):
+            lease.plan = self.revisits.get(lease.entry.identity)
+
+    def concluded(self, lease: Lease, event: Event, wall: float) -> None:
+        entry, found = lease.entry, lease.found
+        if self.revisits.idle or entry.volatile:
+            return
+        if found is None or event not in _PAGES:
+            self.missed(entry.identity, wall)
+            return
+        self.revisits.visited(
+            entry.identity, found.when, found.digest, found.validators,
+            unchanged=found.unchanged, packed=lease.packed, host=entry.host, row=pack_row(entry),
+        )  # fmt: skip
+
+    def missed(self, identity: bytes, wall: float) -> None:
+        if not self.revisits.idle:
+            self.revisits.missed(identity, wall)
+
+    def forget(self, identity: bytes) -> None:
+        if not self.revisits.idle:
+            self.revisits.forget(identity)
+
+    def withdraw(self, identity: bytes) -> None:
+        if not self.revisits.idle:
+            self.revisits.withdraw(identity)
+
+    def renew_due(self, limit: int, now: float) -> int:
+        wall = self._frontier.wall(now)
+        return self._renew(self.revisits.pop_due(wall, limit) if limit else [], now)
+
+    def renew_idle(self, limit: int, now: float, until: float | None = None) -> int:
+        """As `renew_due`, of hosts that have nothing pending, also those due *until* (wall)."""
+        here: dict[str, int] = {}
+
+        def wanted(identity: bytes) -> bool:
+            host = host_of_state_key(identity)
+            if host not in here:
+                here[host] = _PER_HOST if not self._records.get(host).pending else 0
+            here[host] -= 1
+            return here[host] >= 0
+
+        until = self._frontier.wall(now) if until is None else until
+        return self._renew(self.revisits.pop_due_of(until, wanted, limit, _DUE_PORTION), now)
+
+    def _renew(self, due: list[tuple[bytes, RevisitPlan]], now: float) -> int:
+        renewed = sum(self._requeue(identity, plan, now) for identity, plan in due)
+        self.renewed += renewed
+        return renewed
+
+    def _requeue(self, identity: bytes, plan: RevisitPlan, now: float) -> bool:
+        frontier = self._frontier
+        data = frontier.store.state(identity)
+        if data is None:  # nothing else knows of it
+            self.revisits.forget(identity)
+            return False
+        state = UrlState.from_bytes(data)
+        if state.state is State.PENDING:
+            return False  # it is visited anyway
+        entry = plan.entry()
+        entry.priority = max(entry.priority, BEFORE_NEW)
+        record = self._records.touch(entry.host)
+        if record.dead:
+            frontier.health.revive(entry.host, record)
+        frontier.states.uncount(entry.host, record, state)
+        frontier.states.add_pending(entry, record)
+        frontier.residents.push(entry, record, now)
+        return True
+
+
+class Commit:
+    """Settles leases, once nothing holds them (*held*: so many).
+
+    *guesses*: seeds whose scheme was guessed. *listeners* are called with each lease that is
+    over, and its event, in the operation that says how its URL ended.
+    """
+
+    def __init__(self, frontier: Frontier) -> None:
+        self.held = 0
+        self.listeners: list[Callable[[Lease, Event], None]] = []
+        self.guesses = SchemeGuesses(frontier.store)
+        self.planner = RevisitPlanner(
+            frontier, RevisitPlans(frontier.store.kv(ROWS), RevisitPolicy())
+        )
+        self._frontier = frontier
+
+    def settle(self, lease: Lease, now: float) -> None:
+        """Nothing more will come of *lease*: commit it, or as soon as nothing holds it."""
+        lease.settled = True
+        self.held += bool(lease.holds)
+        if lease.holds:
+            self._frontier.admission.spill(lease, now)
+            lease.write_last_items()
+        else:
+            self._commit(lease, now)
+        self._frontier.admission.relieve()
+
+    def unhold(self, lease: Lease, now: float) -> None:
+        lease.holds -= 1
+        if not lease.settled:
+            return
+        if lease.holds:
+            lease.write_last_items()
+        else:
+            self.held -= 1
+            self._commit(lease, now)
+
+    def release_holder(self, entry: Entry, now: float) -> None:
+        """A volatile *entry* is over: the page that led to the entry need not wait for it."""
+        if entry.holder is not None:
+            holder, entry.holder = entry.holder, None
+            self.unhold(holder, now)
+
+    def put_back(self, lease: Lease, now: float) -> None:
+        """The URL was not requested after all: it is pending as before, and its visit is over."""
+        lease.event = Event.INTERRUPTED
+        lease.children, lease.links = [], []
+        lease.settled = True
+        self._commit(lease, now, asked=False)
+        self._frontier.admission.relieve()
+        self._frontier.leases.release(lease, now)
+
+    def _commit(self, lease: Lease, now: float, *, asked: bool = True) -> None:
+        frontier, entry = self._frontier, lease.entry
+        states, records, wall = frontier.states, frontier.residents.records, frontier.wall(now)
+        state, event, tried = lease.fate(frontier.policy.retry_times)
+        given_up = frontier.health.given_up.get(entry.host)
+        if state is State.PENDING and given_up is not None:
+            state, event = State.FAILED, given_up
+        wrong = self.guesses.is_wrong(entry, event)
+        if wrong:
+            state = State.FAILED
+        if state is not State.PENDING:
+            # The links come first: there may be so many that a batch is written in between.
+            frontier.admission.spill(lease, now)
+        frontier.leases.unlease(entry)
+        record = records.touch(entry.host)
+        record.attempts += tried
+        entry.attempts += tried
+        if state is State.PENDING:
+            if tried:
+                states.requeue(entry, event, lease.status, wall)
+            elif asked:
+                states.note_pending(entry, event, lease.status, wall)
+            frontier.residents.push(entry, record, now)
+        else:
+            states.remove(entry, record)
+            states.conclude(entry, record, event, lease.status, wall)
+            states.fetched += state is State.DONE
+            if entry.flags & Flag.SPECULATIVE:
+                frontier.traps.miner.concluded(entry, event)
+            self.planner.concluded(lease, event, wall)
+            frontier.stored_links.concluded(lease, event)
+            frontier.traps.concluded(entry, event)
+            if lease.states:
+                states.write_states(lease.states)
+            if wrong:
+                frontier.admission.schedule([self.guesses.other_scheme(entry)], now)
+                self.guesses.settle(entry)
+            if entry.holder is not None:
+                self.release_holder(entry, now)
+        for listener in self.listeners:
+            listener(lease, event)
+
+
+FIRST = 1 << 30  # the priority of URLs that an operator puts before all others of their host
 BEHIND_FIRST = order_key(FIRST, 0)[:4] + b"\xff" * LONGEST
 """Lies behind all order keys of that priority, and before all others."""
 
@@ -53,16 +250,11 @@ class FrontierStatistics:
     abandoning: int
     in_sieve: int = 0
     unextracted: int = 0
-    fetched: int = 0
-    """Pages done by this process."""
+    fetched: int = 0  # pages done by this process
 
 
 class QueueOptions(NamedTuple):
-    """How a queue is ordered, and how it remembers URLs.
-
-    *cache* is the memory, in bytes, for fingerprints of URLs that were seen last. With *sift*,
-    links of pages go through the sieve of the store, if the store has one.
-    """
+    """*cache*: bytes for the fingerprints seen last. *sift*: links go through a sieve."""
 
     order: Order = BREADTH_FIRST
     window: Window | None = None
@@ -73,11 +265,7 @@ class QueueOptions(NamedTuple):
 class Frontier:
     """Admits URLs, leases them visit by visit, and commits how they end.
 
-    *capacity* is the number of hosts in memory; a window needs a durable store for the others.
-    Times ``now`` are monotonic seconds.
-
-    Attributes:
-        waits: counts the hosts that wait, by reason.
+    *capacity*: hosts in memory. *waits*: hosts that wait, by reason. ``now``: monotonic seconds.
     """
 
     def __init__(
@@ -123,7 +311,6 @@ class Frontier:
         self.residents.records.wall_offset = seconds
 
     def wall(self, now: float) -> float:
-        """Seconds since the epoch at the monotonic time *now*."""
         return now + self.residents.records.wall_offset
 
     def flush(self) -> None:
@@ -151,10 +338,7 @@ class Frontier:
     def set_address(
         self, host: HostState, address: str, pacing_key: str, until: float, now: float
     ) -> None:
-        """Place *host* at *address*, paced under *pacing_key*, until *until*.
-
-        An empty *address*: only the clock of the host counts (a proxy, or a spider's slot).
-        """
+        """Place *host* at *address* ("": a proxy, a slot), paced by *pacing_key*, *until* then."""
         host.connect_to = address
         host.resolved_until = until
         pacing_key = pacing_key or f"@{host.key}"
@@ -189,10 +373,7 @@ class Frontier:
 
 
 class UrlEdits:
-    """An operator's changes of known URLs: pending again, failed, or forgotten.
-
-    Each method changes one URL or host, and leaves *store*, that of *frontier*, consistent.
-    """
+    """An operator's changes of known URLs; each method leaves the store consistent."""
 
     def __init__(self, frontier: Frontier, store: RocksStore) -> None:
         self._store = store
@@ -202,7 +383,6 @@ class UrlEdits:
         self._states = frontier.states
 
     def hosts(self, after: str, limit: int) -> list[tuple[str, HostRecord]]:
-        """Up to *limit* hosts beyond *after*; the records are not to be changed."""
         return list(islice(self._store.records(after), limit))
 
     def urls(self, host: str, after: bytes, limit: int) -> list[tuple[bytes, UrlState]]:
@@ -213,10 +393,7 @@ class UrlEdits:
     # Pending again
 
     def requeue(self, entry: Entry, state: UrlState, now: float) -> bool:
-        """Make *entry*, which is done or failed as *state* says, pending.
-
-        False if its registered domain may have no more hosts.
-        """
+        """Make *entry*, which is done or failed, pending; False: its domain has too many hosts."""
         record = self._records.touch(entry.host)
         if self._frontier.admission.refusal(entry.host, record) is Event.DOMAIN_HOSTS:
             return False

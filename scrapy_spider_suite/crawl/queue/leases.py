@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from msgspec import Struct
 
 from scrapy_spider_suite.frontier.entries import LAST, Entry, Flag, sequence_of
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Retry, State
+from scrapy_spider_suite.frontier.outcomes import Event, Retry, State
 from scrapy_spider_suite.frontier.permits import VisitPermits
 from scrapy_spider_suite.frontier.policy import Exclusion
 from scrapy_spider_suite.frontier.revisit_rules import Validators
@@ -336,7 +336,7 @@ class Lease(Struct, eq=False):
     def fate(self, retry_times: int) -> tuple[State, Event, bool]:
         """The next state of its URL, the reason, and whether this counts as an attempt."""
         event = self.verdict()
-        outcome = OUTCOMES[event]
+        outcome = event.outcome
         tried = outcome.retry is not Retry.HOST
         ours = not self.entry.flags & _USER
         return outcome.after(self.entry.attempts + tried, retry_times, ours=ours), event, tried

@@ -17,7 +17,7 @@ import xxhash
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
+from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.interface import KV, Store
 from scrapy_spider_suite.store.rows import HostRecord
@@ -28,32 +28,27 @@ from scrapy_spider_suite.urls.traps import (
     NEW_LINK_WEIGHT,
     NEW_PAGE_WEIGHT,
     HostTrapStats,
+    QueryOrders,
     QuickTest,
+    Session,
     Trap,
     TrapLimits,
     TrapRefusal,
-    space_key,
-    trap_of_url,
-)
-from scrapy_spider_suite.urls.url_spaces import (
-    QueryOrders,
-    Session,
     ancestors,
     guess_folder,
     session_of,
     siblings,
     sorted_names,
+    space_key,
     split_query,
+    trap_of_url,
 )
 
 logger = logging.getLogger(__name__)
 
-_SUSPECTS = 20_000
-"""Counted domains; a full table is cleared."""
-_DOMAINS_MAX = 100_000
-"""Stored duplicate domains, the last ones."""
-_DOMAIN = b"."
-"""First byte of a duplicate domain's key; no host begins with a dot."""
+_SUSPECTS = 20_000  # counted domains; a full table is cleared
+_DOMAINS_MAX = 100_000  # stored duplicate domains, the last ones
+_DOMAIN = b"."  # first byte of a duplicate domain's key; no host begins with a dot
 
 
 class DuplicateDomains:
@@ -65,9 +60,7 @@ class DuplicateDomains:
         self.domains = dict.fromkeys(key[1:].decode() for key, _ in kv.items(_DOMAIN))
 
     def count_first_page(self, domain: str, limit: int, *, same: bool) -> None:
-        """Count the first page of a host: the *same* as another's or not; *limit* same ones close
-        *domain*.
-        """
+        """Count the first page of a host, the *same* as another's or not."""
         count = self._suspects.get(domain, 0)
         count = count + 1 if same else count - NEW_PAGE_WEIGHT
         if count <= 0:
@@ -92,10 +85,8 @@ class DuplicateDomains:
 
 
 FAMILY = "traps"
-_MOST = 2_000
-"""Host statistics in memory, 100 KiB each at most."""
-_CACHE = 50_000
-"""Hosts cached as unknown."""
+_MOST = 2_000  # host statistics in memory, 100 KiB each at most
+_CACHE = 50_000  # hosts cached as unknown
 
 
 class TrapStats:
@@ -106,7 +97,7 @@ class TrapStats:
         self._touched: set[str] = set()
 
     def get(self, host: str) -> HostTrapStats | None:
-        """The stats of *host*; None if nothing is known of it. Raises `JobDamagedError`."""
+        """None if nothing is known of *host*. Raises `JobDamagedError`."""
         found = self._known.get(host)
         if found is not None or host in self._unknown:
             return found
@@ -133,17 +124,13 @@ class TrapStats:
     def report(self, host: str, found: TrapRefusal | None, limits: TrapLimits) -> None:
         if found is None or [*self.learn(host).closed.values()].count(found.trap) > 1:
             return
-        if found.trap is Trap.NUMBERS and not limits.numbers:
-            logger.info(
-                "%s: %s; further URLs like these come last (SUITE_TRAPS: same, numbers)",
-                host, found,
-            )  # fmt: skip
-        else:
-            logger.info(
-                "%s: %s; further URLs like these are given up (SUITE_TRAPS: %s); `scrapy frontier "
-                "retry %s --reason trap` brings back those that were queued",
-                host, found, found.trap, host,
-            )  # fmt: skip
+        fate = "come last (SUITE_TRAPS: same, numbers)"
+        if found.trap is not Trap.NUMBERS or limits.numbers:
+            fate = (
+                f"are given up (SUITE_TRAPS: {found.trap}); `scrapy frontier retry {host} "
+                "--reason trap` brings back those that were queued"
+            )
+        logger.info("%s: %s; further URLs like these %s", host, found, fate)
 
     def _keep(self, host: str, stats: HostTrapStats) -> HostTrapStats:
         if len(self._known) >= _MOST:
@@ -197,15 +184,10 @@ def unpack(host: str, row: bytes) -> HostTrapStats:
     return stats
 
 
-PRIORITY = -1_000
-"""Priority of mined URLs: below that of links."""
-MISSES_MAX = 8
-"""Misses in a folder after which nothing more is mined there."""
+PRIORITY = -1_000  # priority of mined URLs: below that of links
+MISSES_MAX = 8  # misses in a folder after which nothing more is mined there
 _MISSES_OF_HOST = 24
-_HIT = 2
-"""Misses that a hit makes up for."""
-# A plain integer: operators of flags are Python code.
-_SPECULATIVE = int(Flag.SPECULATIVE)
+_HIT = 2  # misses that a hit makes up for
 _MINERS: dict[str, tuple[Callable[[str], list[str]], ...]] = {
     "none": (), "ancestors": (ancestors,), "siblings": (siblings,), "both": (ancestors, siblings),
 }  # fmt: skip
@@ -224,10 +206,7 @@ class UrlMiner:
     def mine(
         self, page: Entry, kind: str, most: int, wanted: Callable[[str], bool]
     ) -> Iterator[Entry]:
-        """Unknown *wanted* URLs that the URL of *page* leads to, at most *most* of a host.
-
-        *kind* is the value of SUITE_GUESS_URLS.
-        """
+        """Unknown *wanted* URLs by that of *page*, *most* of a host; *kind*: SUITE_GUESS_URLS."""
         for mined in _MINERS[kind]:
             for url in mined(page.url):
                 stats = self._stats.get(page.host)
@@ -241,7 +220,7 @@ class UrlMiner:
                 self.found["tried"] += 1
                 yield Entry(
                     page.host, url, priority=PRIORITY, depth=page.depth + 1,
-                    flags=_SPECULATIVE, referrer=page.url,
+                    flags=Flag.SPECULATIVE, referrer=page.url,
                 )  # fmt: skip
 
     def _misses(self, host: str, url: str) -> bool:
@@ -252,7 +231,7 @@ class UrlMiner:
         )
 
     def gave_up(self, entry: Entry) -> bool:
-        return bool(entry.flags & _SPECULATIVE) and self._misses(entry.host, entry.url)
+        return bool(entry.flags & Flag.SPECULATIVE) and self._misses(entry.host, entry.url)
 
     def concluded(self, entry: Entry, event: Event) -> None:
         told = _TOLD.get(event)
@@ -291,7 +270,7 @@ class SessionUrls:
                 self._kv.put(key, _short(url))
 
     def concluded(self, entry: Entry, event: Event) -> None:
-        if event is not Event.REPLACED and OUTCOMES[event].state is State.DONE:
+        if event is not Event.REPLACED and event.outcome.state is State.DONE:
             return
         session = self.session(entry.url, entry.host)
         if session is not None:
@@ -308,31 +287,19 @@ def _key(host: str, session: Session) -> bytes:
     return page_rows(host) + xxhash.xxh3_64_digest(f"{session.name} {session.page}".encode())
 
 
-_FEW = 1_000
-"""URLs of a host and folder below which no share is too large."""
-BEHIND = 1 << 24
-"""Priority that URLs in a crowded folder lose."""
-LAST = BEHIND << 2
-"""Priority that URLs in a space of numbers lose."""
-_REOPENED = 10_000
-"""Reopened hosts in memory; a full set is cleared."""
-_SAMPLED = (Trap.QUERY, Trap.SESSIONS)
-"""Traps that a few URLs pass, so that a wrong verdict shows."""
-_CALM = 64
-"""Pages of a host after which only some are compared."""
-_ONE_IN = 4
-"""Pages of such a host of which one is compared with the others."""
-_LEAST_LINKS = 2
-"""Links to more queries of its path that a page of an endless search has."""
-# Plain integers: operators of flags are Python code.
-ASKED_FOR = int(Flag.USER | Flag.START | Flag.DONT_FILTER)
+_FEW = 1_000  # URLs of a host and folder below which no share is too large
+BEHIND = 1 << 24  # priority that URLs in a crowded folder lose
+LAST = BEHIND << 2  # priority that URLs in a space of numbers lose
+_REOPENED = 10_000  # reopened hosts in memory; a full set is cleared
+_SAMPLED = (Trap.QUERY, Trap.SESSIONS)  # traps that a few URLs pass, so that a wrong verdict shows
+_CALM = 64  # pages of a host after which only some are compared
+_ONE_IN = 4  # pages of such a host of which one is compared with the others
+_LEAST_LINKS = 2  # links to more queries of its path that a page of an endless search has
+ASKED_FOR = Flag.USER | Flag.START | Flag.DONT_FILTER
 
 
 class Traps:
-    """The traps of a job. *met* counts refused, failed and demoted URLs.
-
-    *has_values* says whether pages of a space had all of some parameters; None: as seen lately.
-    """
+    """The traps of a job. *met* counts refused, failed and demoted URLs."""
 
     def __init__(
         self, store: Store, policy: Policy, stats: TrapStats, known: Callable[[bytes], bool],
@@ -470,9 +437,7 @@ class Traps:
         return self.closed(url, host)
 
     def admit(self, entry: Entry, record: HostRecord) -> None:
-        """Count *entry*, new at the host with *record*; lower its priority in a crowded folder or a
-        space of numbers.
-        """
+        """Count *entry*, new at its host; lower its priority in a crowded folder, among numbers."""
         limits = self._policy.traps
         url, host = entry.url, entry.host
         if limits.permuted and "&" in url:
@@ -524,10 +489,7 @@ class Traps:
         self, url: str, host: str, body: bytes, links: Collection[str], *, pages: int,
         repeats: bool = False,
     ) -> None:  # fmt: skip
-        """Learn from a fetched page: *body*, at *url* on *host*, which had *pages* others before.
-
-        *links*: all its links. *repeats*: somebody else found the same page on *host*.
-        """
+        """Learn from a page, after *pages* of the host; *repeats*: others found the same."""
         limits = self._policy.traps
         if limits.query and "?" in url:
             self._saw_query(url, host, body, links)

@@ -19,7 +19,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.text import media_type
 from scrapy_spider_suite.store.job_directory import close_job, job_of
 from scrapy_spider_suite.urls.extract import link_texts
-from scrapy_spider_suite.urls.filters.atom_registry import FilterPage
+from scrapy_spider_suite.urls.filters import FilterPage
 from scrapy_spider_suite.urls.normalize import normalize
 
 if TYPE_CHECKING:

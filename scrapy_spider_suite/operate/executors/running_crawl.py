@@ -14,8 +14,7 @@ from scrapy.utils.log import get_scrapy_root_handler
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.context import follows_links
-from scrapy_spider_suite.crawl.crawl_policy import policy_fields
-from scrapy_spider_suite.crawl.filters import FILTER_SETTINGS
+from scrapy_spider_suite.crawl.crawl_policy import FILTER_SETTINGS, policy_fields
 from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event

@@ -13,7 +13,7 @@ from operator import attrgetter
 from typing import Any
 
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.fetch.dns_client import server_names
+from scrapy_spider_suite.fetch.resolver import server_names
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.operate.job_target import (
     BLOCKS,

@@ -24,7 +24,7 @@ from scrapy_spider_suite.fetch.fetch_log import (
     parse_line,
 )
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
+from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import waits_for_rule
 from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.operate.judge import (
@@ -359,7 +359,7 @@ def _because(terms: CrawlTerms, event: Event | None) -> str:
             "it was not sent: its host, or the host's robots.txt, had failed more often in a row "
             "than RETRY_TIMES allows"
         )
-    return OUTCOMES[event].meaning
+    return event.outcome.meaning
 
 
 def _next_try(reader: StoreReader, judging: UrlJudge, known: Trace) -> Row:

@@ -12,8 +12,8 @@ import hashlib
 from collections.abc import Callable
 from typing import Any
 
-from scrapy_spider_suite.urls.filters import atom_registry as read
-from scrapy_spider_suite.urls.filters.atom_registry import (
+from scrapy_spider_suite.urls import filters as read
+from scrapy_spider_suite.urls.filters import (
     Fact,
     FilterInputs,
     FilterPage,
@@ -26,10 +26,8 @@ from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 STEPS_MAX = 1 << 24
 """Steps for one text at the most: of a body so much is looked at as is possible with them."""
-PROGRAM_MAX = 1_024
-"""Instructions of a pattern's program at the most."""
-BODY_MAX = 1 << 20
-"""Bytes of a body that are looked at, at the most."""
+PROGRAM_MAX = 1_024  # instructions of a pattern's program at the most
+BODY_MAX = 1 << 20  # bytes of a body that are looked at, at the most
 
 
 def url_regex(pattern: str, *, whole: bool) -> Test:
@@ -78,11 +76,7 @@ def _compiled(
 
 
 def has_repeats(path: str, times: int) -> bool:
-    """Whether a sequence of segments of *path* occurs *times* times in a row.
-
-    In microseconds: each bit of the segments' numbers is one long integer, and all places are tried
-    at once.
-    """
+    """Whether a sequence of segments of *path* occurs *times* times in a row; in microseconds."""
     segments = path.strip("/").split("/")
     count = len(segments)
     if count < times or len(set(segments)) == count:
@@ -112,8 +106,7 @@ def _has_run(planes: list[int], count: int, period: int, times: int) -> bool:
 
 
 _AUTHORITY = len("http://")
-_FEW = 16
-"""Endings that are tried one by one."""
+_FEW = 16  # endings that are tried one by one
 
 # Hosts
 

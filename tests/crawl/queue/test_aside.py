@@ -9,10 +9,8 @@ import pytest
 from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
-from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.overrides import Rule
-from scrapy_spider_suite.frontier.policy import Block, Policy
-from scrapy_spider_suite.frontier.politeness import Pace
+from scrapy_spider_suite.frontier.outcomes import Event, Pace
+from scrapy_spider_suite.frontier.policy import Block, Policy, Rule
 from scrapy_spider_suite.frontier.workbench import Visit
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.rocks_store import RocksStore

@@ -21,10 +21,8 @@ from scrapy_spider_suite.frontier.entries import (
     Entry,
     Order,
 )
-from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.frontier.overrides import Overrides
-from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import BackOff, Pace
+from scrapy_spider_suite.frontier.outcomes import BackOff, Event, Pace
+from scrapy_spider_suite.frontier.policy import Overrides, Policy
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord

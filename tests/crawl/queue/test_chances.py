@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from support.virtual_crawl import WALL, Crawl, Web, entry
 
-from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.frontier.outcomes import BackOff, Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState

@@ -19,9 +19,8 @@ from support.virtual_crawl import Crawl, Web, all_urls, copy_of, entry, trees
 
 from scrapy_spider_suite.crawl.queue import admission
 from scrapy_spider_suite.crawl.queue.leases import Lease
-from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.frontier.outcomes import Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.packs.stored_pages import StoredPage
 from scrapy_spider_suite.store import unread_pages as demands
 from scrapy_spider_suite.store.job_reader import StoreReader

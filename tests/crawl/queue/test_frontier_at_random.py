@@ -17,9 +17,8 @@ from scrapy_spider_suite.crawl.queue import admission
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions, UrlEdits
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Flag, Order
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, State
+from scrapy_spider_suite.frontier.outcomes import BackOff, Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.store import host_queues, residency, seen_transfer
@@ -261,14 +260,14 @@ class AtRandom(RuleBasedStateMachine):
         host = data.draw(st.sampled_from(HOSTS))
         brought = [f"http://{host}/{self.number + n}" for n in range(links)]
         self.number += links
-        if OUTCOMES[lease.event].state is State.DONE:
+        if lease.event.outcome.state is State.DONE:
             if data.draw(st.booleans()):
                 lease.links = brought
             else:
                 children = [entry(url, flags=int(Flag.USER)) for url in brought]
                 self.frontier.admission.adopt(lease, children, self.now)
         self.settle(lease)
-        if OUTCOMES[lease.event].state is State.DONE:
+        if lease.event.outcome.state is State.DONE:
             self.expect(brought)
         self.note_what_failed()
 

@@ -11,9 +11,8 @@ from support.virtual_crawl import Crawl, Web, entry
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.queue.traps import MISSES_MAX, PRIORITY
 from scrapy_spider_suite.frontier.entries import Entry, Flag
-from scrapy_spider_suite.frontier.outcomes import OUTCOMES, Event, Health, State
+from scrapy_spider_suite.frontier.outcomes import Event, Health, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.store.interface import MemoryStore, Store
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState, pack_row, unpack_row
@@ -139,13 +138,13 @@ def test_what_a_failure_of_a_mined_url_means(event: Event) -> None:
     expected = Event.NOT_THERE if event is Event.CLIENT_ERROR else event
     assert mined.verdict() is expected
     assert linked.verdict() is event
-    assert OUTCOMES[Event.NOT_THERE].health is Health.WELL
-    assert OUTCOMES[Event.NOT_THERE].state is State.FAILED
+    assert Event.NOT_THERE.outcome.health is Health.WELL
+    assert Event.NOT_THERE.outcome.state is State.FAILED
 
 
 def test_the_flag_is_stored() -> None:
     """With the row, among all the others."""
-    every = Flag(sum(Flag) & ~Flag.VOLATILE)
+    every = 255 & ~Flag.VOLATILE
     row = Entry("a.test", f"{H}/x", priority=PRIORITY, flags=every, referrer=f"{H}/y")
     again = unpack_row("a.test", b"\0" * 10, pack_row(row))
     assert again.flags == every

@@ -11,9 +11,8 @@ from support.virtual_agents import Agents
 from support.virtual_crawl import HOST_DELAY, POLICY, WALL, Crawl, Web, all_urls, trees
 
 from scrapy_spider_suite.cluster.assignment import load_assignment
-from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.outcomes import BackOff, Event
 from scrapy_spider_suite.frontier.policy import Phases
-from scrapy_spider_suite.frontier.politeness import BackOff
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.rocks_store import RocksStore
 

@@ -10,13 +10,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.virtual_crawl import WALL, entry
 
-from scrapy_spider_suite.crawl.queue.commit import BEFORE_NEW
-from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
+from scrapy_spider_suite.crawl.queue.frontier import BEFORE_NEW, Frontier, QueueOptions
 from scrapy_spider_suite.crawl.queue.leases import Lease, PageVersion
 from scrapy_spider_suite.frontier.entries import Flag
-from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.frontier.outcomes import BackOff, Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import BackOff, Pace
 from scrapy_spider_suite.frontier.revisit_rules import Mode, RevisitPolicy, Validators
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_reader import StoreReader

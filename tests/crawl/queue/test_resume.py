@@ -23,9 +23,8 @@ from scrapy_spider_suite.crawl.queue import admission
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Flag
-from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.frontier.outcomes import Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.politeness import Pace
 from scrapy_spider_suite.frontier.workbench import WaitCount
 from scrapy_spider_suite.store import host_queues, residency
 from scrapy_spider_suite.store import host_queues as hostrecords
