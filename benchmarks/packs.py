@@ -33,30 +33,25 @@ from links import real_pages
 from msgspec.structs import replace
 
 from scrapy_spider_suite.packs import (
-    BodyForm,
     Capture,
     CrawlInfo,
-    FolderIndex,
-    IndexEntry,
     Link,
     PackPlan,
     PackWriter,
-    RecordPlace,
-    make_records,
     merge_indexes,
     open_packs,
-    sha1_digest,
 )
-from scrapy_spider_suite.packs.cdxj import line_key
+from scrapy_spider_suite.packs.cdxj import IndexEntry, line_key
 from scrapy_spider_suite.packs.containers import (
     LZO,
     Container,
     GzipContainer,
     LzopContainer,
+    RecordPlace,
     ZstdContainer,
 )
-from scrapy_spider_suite.packs.folder_index import index_runs, mergeable
-from scrapy_spider_suite.packs.warc import format_capture, record_ids
+from scrapy_spider_suite.packs.folder_index import FolderIndex, index_runs, mergeable
+from scrapy_spider_suite.packs.warc import format_capture, record_ids, sha1_digest
 from scrapy_spider_suite.urls.extract import PageContext, extract
 
 HEAD = """HTTP/1.1 200 OK
@@ -85,19 +80,19 @@ def lines(text: str) -> bytes:
     return text.replace("\n", "\r\n").encode()
 
 
-def fetches(pages: list[tuple[str, bytes]], form: BodyForm) -> Iterator[Capture]:
+def fetches(pages: list[tuple[str, bytes]], *, decoded: bool = False) -> Iterator[Capture]:
     """The fetch of each page; its body was decompressed, or came as it is."""
     for url, body in pages:
         host, _, path = url.partition("://")[2].partition("/")
         found = extract(body, PageContext(url, content_type="text/html; charset=utf-8"))
         links = [Link(link) for link in found.links]
-        coding = "Content-Encoding: gzip\n" if form is BodyForm.DECODED else ""
+        coding = "Content-Encoding: gzip\n" if decoded else ""
         yield Capture(
             url=url,
             time=1_795_000_000.0,
             head=lines(HEAD.format(len(body) // (1 + 3 * bool(coding)), coding)),
             body=body,
-            form=form,
+            decoded=decoded,
             request=lines(REQUEST.format(f"/{path}", host)),
             address="192.0.2.1",
             protocols=("http/1.1",),
@@ -141,8 +136,10 @@ def measure(name: str, form: str, container: Container, pages: list[Capture]) ->
         plan = PackPlan(
             folder=folder, crawl=CrawlInfo(name="b", software="b"), agent="a", form=form
         )
-        size = sum(len(record.to_bytes()) for page in pages for record in make_records(page))
-        writer = PackWriter(plan, container=container)
+        ids = record_ids(100)
+        size = sum(len(data) for page in pages for data in format_capture(page, ids).records)
+        writer = PackWriter(plan)
+        writer._groups.form = container
         writer.recovery.result()
         [thread] = [each for each in threading.enumerate() if each.name == "packs"]
         clock = time.pthread_getcpuclockid(thread.ident or 0)
@@ -151,7 +148,7 @@ def measure(name: str, form: str, container: Container, pages: list[Capture]) ->
 
         def hand_in() -> None:
             for page, waiter in waiters:
-                writer.append_captures([page], waiter)
+                writer.append([page], waiter)
 
         into = timed(hand_in, time.thread_time) / len(pages)
         writer.flush().result()
@@ -220,7 +217,7 @@ def measure_many(pages: list[Capture], packs: int) -> None:
                 page = pages[(pack * 10 + number) % len(pages)]
                 url = f"{page.url}?{pack}"
                 urls[url] = page.body
-                writer.append(make_records(replace(page, url=url)))
+                writer.append([replace(page, url=url)], Future())
             writer.close()
         while mergeable(index_runs(folder)):
             merge_indexes(folder)
@@ -250,9 +247,9 @@ def main() -> None:
         draw = random.Random(1)
         pages = [(f"http://host.test/p/{n}.html", made_up_page(draw)) for n in range(count)]
     print(f"{len(pages)} pages of {sum(len(body) for _, body in pages) // len(pages)} bytes")
-    as_sent = list(fetches(pages, BodyForm.JOINED))
+    as_sent = list(fetches(pages))
     show_records("head as it came", as_sent)
-    show_records("head adjusted", list(fetches(pages, BodyForm.DECODED)))
+    show_records("head adjusted", list(fetches(pages, decoded=True)))
     for name, form, container in containers():
         measure(name, form, container, as_sent)
     measure_many(as_sent, 20 if options.small else 1000)

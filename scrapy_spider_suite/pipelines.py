@@ -1,7 +1,4 @@
-"""Item pipelines that write later than they get an item: page packs, item packs, link counts.
-
-`IndexPipeline` has a process index the texts of packs while a crawl writes them.
-"""
+"""Item pipelines that write later than they get an item, and one that has packs indexed."""
 
 from __future__ import annotations
 
@@ -26,6 +23,7 @@ from scrapy_spider_suite.crawl.sinks.link_counts import LinkCountSink
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.errors import SearchError, SettingsError
 from scrapy_spider_suite.items import PageItem
+from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.project import is_crawl, uses_job, uses_suite_scheduler
 from scrapy_spider_suite.settings.suite import suite_settings
 
@@ -43,6 +41,8 @@ _STOP_TIME: Final = 5.0
 class SinkPipeline:
     """Base: the suite's scheduler makes the sink and calls it, or else the pipeline does."""
 
+    needs: ClassVar[str]
+    """The setting without which it is off."""
     last: ClassVar = False
     """Whether its sink ends after the other sinks."""
 
@@ -53,7 +53,8 @@ class SinkPipeline:
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Raises `NotConfigured` without the setting that it needs."""
+        """Raises `NotConfigured` without the setting that it needs, or where nothing is crawled."""
+        _require(crawler, cls.needs)
         return cls(crawler)
 
     def sink(self, log: CommitLog) -> Sink:
@@ -62,7 +63,6 @@ class SinkPipeline:
         return sink
 
     def make_sink(self, log: CommitLog) -> Sink:
-        """Make the sink; called once per crawl."""
         raise NotImplementedError
 
     def open_spider(self) -> None:
@@ -94,10 +94,13 @@ def sink_pipelines(crawler: Crawler) -> list[SinkPipeline]:
     return sorted(ours, key=attrgetter("last"))
 
 
-def _require_crawl(crawler: Crawler, why: str) -> None:
+def _require(crawler: Crawler, *names: str) -> None:
+    for name in names:
+        if not getattr(suite_settings(crawler), name):
+            raise NotConfigured(f"{setting_name(name)} is not set")
     # A command that only looks at a page must not upload packs, and delete them, beside that.
     if not is_crawl(crawler):
-        raise NotConfigured(why)
+        raise NotConfigured("it works in crawls only")
 
 
 class PagePackPipeline(SinkPipeline):
@@ -105,13 +108,7 @@ class PagePackPipeline(SinkPipeline):
     (`PageItem`): with SUITE_PAGE_ITEMS, and where the scheduler is not the suite's.
     """
 
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        """Raises `NotConfigured` without SUITE_PACKS_DIR, or where nothing is crawled."""
-        if suite_settings(crawler).packs_dir is None:
-            raise NotConfigured("SUITE_PACKS_DIR is not set: no folder for pages")
-        _require_crawl(crawler, "pages are written of crawls only")
-        return cls(crawler)
+    needs = "packs_dir"
 
     def make_sink(self, log: CommitLog) -> Sink:
         assert log.settings.packs_dir is not None  # see `from_crawler`
@@ -121,15 +118,7 @@ class PagePackPipeline(SinkPipeline):
 class ItemPackPipeline(SinkPipeline):
     """Writes items to SUITE_ITEMS_DIR, as they are after all pipelines."""
 
-    last = True
-
-    @classmethod
-    def from_crawler(cls, crawler: Crawler) -> Self:
-        """Raises `NotConfigured` without SUITE_ITEMS_DIR, or where nothing is crawled."""
-        if suite_settings(crawler).items_dir is None:
-            raise NotConfigured("SUITE_ITEMS_DIR is not set: no folder for items")
-        _require_crawl(crawler, "items are written of crawls only")
-        return cls(crawler)
+    needs, last = "items_dir", True
 
     def make_sink(self, log: CommitLog) -> Sink:
         assert log.settings.items_dir is not None  # see `from_crawler`
@@ -145,14 +134,14 @@ class ItemPackPipeline(SinkPipeline):
 class LinkStatsPipeline(SinkPipeline):
     """Counts the links of pages, as SUITE_LINK_STATS says; pages come as to `PagePackPipeline`."""
 
+    needs = "link_stats"
+
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
-        """Raises `NotConfigured` if nothing is to be counted, or nowhere."""
-        if not suite_settings(crawler).link_stats:
-            raise NotConfigured("SUITE_LINK_STATS is not set: nothing is to be counted")
+        """Raises `NotConfigured`, also if there is nowhere to keep the counts."""
         if not uses_suite_scheduler(crawler) and not uses_job(crawler):
             raise NotConfigured("without the suite's scheduler, counts need a JOBDIR to be kept in")
-        return cls(crawler)
+        return super().from_crawler(crawler)
 
     def make_sink(self, log: CommitLog) -> Sink:
         return LinkCountSink(log)
@@ -181,15 +170,14 @@ class IndexPipeline:
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Raises `NotConfigured`: SUITE_INDEX is off, its libraries are missing, or no crawl."""
-        settings = suite_settings(crawler)
-        if not settings.index or settings.packs_dir is None:
-            raise NotConfigured("SUITE_INDEX or SUITE_PACKS_DIR is not set: nothing is indexed")
         try:
             require()
         except SearchError as error:
             raise NotConfigured(str(error)) from error
-        _require_crawl(crawler, "packs are indexed beside crawls only")
-        return cls(crawler, settings.packs_dir)
+        _require(crawler, "index", "packs_dir")
+        folder = suite_settings(crawler).packs_dir
+        assert folder is not None  # as required
+        return cls(crawler, folder)
 
     def open_spider(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -220,11 +208,9 @@ class IndexPipeline:
         self._timer = None
         try:
             self._folder.mkdir(parents=True, exist_ok=True)
-            self._process = IndexProcess(
-                self._folder,
-                partial(self._call_in_loop, self._add_stats),
-                partial(self._call_in_loop, self._restart_later),
-            )  # fmt: skip
+            calls = (partial(self._call_in_loop, self._add_stats),
+                     partial(self._call_in_loop, self._restart_later))  # fmt: skip
+            self._process = IndexProcess(self._folder, *calls)
         except OSError as error:
             self._restart_later(-1, str(error))
 

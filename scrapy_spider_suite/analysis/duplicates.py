@@ -29,32 +29,23 @@ class Original:
 
 @dataclass(slots=True)
 class Likeness:
-    """The digests of a page that came, and what they match.
-
-    Attributes:
-        when: seconds, wall.
-        payload, structure: digests; empty: it is to be no original.
-        packed: the record that has its body already.
-        lost: its original is in no pack any more; it takes its place.
-        settled: it is being packed, whole.
-        repeats: it is a duplicate. *of_host*: of a page of its own host.
+    """The digests of a page that came, and what they match. *when*: seconds, wall. *payload*,
+    *structure*: digests; empty: it is to be no original.
     """
 
     url: str
     when: float
     payload: bytes = b""
     structure: bytes = b""
-    packed: PackedBody | None = None
-    lost: bool = False
-    settled: bool = False
-    repeats: bool = False
-    of_host: bool = False
+    packed: PackedBody | None = None  # the record that has its body already
+    lost: bool = False  # its original is in no pack any more; it takes its place
+    settled: bool = False  # it is being packed, whole
+    repeats: bool = False  # it is a duplicate
+    of_host: bool = False  # of a page of its own host
 
 
 class Originals:
-    """Digests and their originals in *rows*, written with the batch that completes a page: a page
-    fetched again after a kill is no duplicate of itself.
-    """
+    """Digests and their originals in *rows*, written with the batch that completes a page."""
 
     def __init__(self, rows: KV) -> None:
         self._rows = rows
@@ -75,8 +66,8 @@ class Originals:
             self._rows.put(digest, msgpack.packb((page.url, page.when, "")))
 
     def for_host(self, host: str, after: bytes, rows: int) -> tuple[list[bytes], bytes]:
-        """Return the digests among the next *rows* behind *after* whose original is on *host*, and
-        the last digest read (empty at the end). Raises `JobDamagedError`.
+        """Return digests, of the next *rows* behind *after*, whose original is on *host*, and the
+        last digest read (empty at the end). Raises `JobDamagedError`.
         """
         portion = list(islice(self._rows.items(since=after + b"\0"), rows))
         found = [key for key, data in portion if host_of(_original(data).url) == host]

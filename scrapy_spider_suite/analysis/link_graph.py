@@ -1,5 +1,4 @@
-"""The link graph of packs: built, written for other tools, ranked, plotted. Extra ``graph``:
-DuckDB.
+"""The link graph of packs: built, written for other tools, ranked, plotted. Extra ``graph``.
 
 Pages are numbered by SURT, so that edges compress well (Boldi, Vigna, WWW 2004); hosts by reversed
 name, as in Common Crawl's host graphs.
@@ -7,12 +6,14 @@ name, as in Common Crawl's host graphs.
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from html import escape
 from math import ceil, log10
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import IO, Any, Final, Literal, NamedTuple
 
 import duckdb
 import numpy as np
@@ -51,11 +52,9 @@ class GraphSizes(NamedTuple):
     pages: int
     pages_fetched: int
     page_edges: int
-    """Each kind between two pages counts."""
     hosts: int
     hosts_fetched: int
     host_edges: int
-    """Between different hosts."""
 
 
 class LinkGraph:
@@ -66,32 +65,23 @@ class LinkGraph:
 
     @property
     def sizes(self) -> GraphSizes:
-        rows = self._db.execute(
-            "SELECT (SELECT count(*) FROM pages), (SELECT count(*) FROM pages WHERE fetched),"
-            " (SELECT count(*) FROM page_edges), (SELECT count(*) FROM hosts),"
-            " (SELECT count(*) FROM hosts WHERE fetched > 0), (SELECT count(*) FROM host_edges)"
-        ).fetchall()
-        return GraphSizes(*rows[0])
+        counted = ("pages", "pages WHERE fetched", "page_edges",
+                   "hosts", "hosts WHERE fetched > 0", "host_edges")  # fmt: skip
+        queries = ", ".join(f"(SELECT count(*) FROM {each})" for each in counted)
+        return GraphSizes(*self._db.execute(f"SELECT {queries}").fetchall()[0])
 
     def write_hosts(self, folder: Path) -> None:
-        """Write Common Crawl's files: ``host-vertices.txt.gz`` (id, reversed name) and
-        ``host-edges.txt.gz`` (from, to), tab-separated, sorted, ids from 0.
-        """
+        """Write Common Crawl's files ``host-vertices.txt.gz`` and ``host-edges.txt.gz``."""
         self._copy("SELECT id, name FROM hosts ORDER BY id", folder / "host-vertices.txt.gz")
         edges = "SELECT source, target FROM host_edges ORDER BY ALL"
         self._copy(edges, folder / "host-edges.txt.gz")
 
     def write_pages(self, folder: Path) -> None:
-        """Write ``page-vertices.txt.gz`` (id, URL, fetched 1 or 0) and ``page-edges.txt.gz`` (from,
-        to, kind, nofollow 1 or 0).
-        """
+        """Write ``page-vertices.txt.gz`` and ``page-edges.txt.gz``: see docs/links.md."""
         vertices = "SELECT id, url, fetched::INT FROM pages ORDER BY id"
         self._copy(vertices, folder / "page-vertices.txt.gz")
-        edges = (
-            f"SELECT source, target, {_KIND}, nofollow::INT FROM page_edges "
-            "ORDER BY source, target, kind"
-        )
-        self._copy(edges, folder / "page-edges.txt.gz")
+        edges = f"SELECT source, target, {_KIND}, nofollow::INT FROM page_edges"
+        self._copy(f"{edges} ORDER BY source, target, kind", folder / "page-edges.txt.gz")
 
     def write_arcs(self, path: Path, level: Level) -> None:
         """Write ``from<TAB>to`` for each arc, sorted; ``.gz`` compresses."""
@@ -127,13 +117,12 @@ class LinkGraph:
 
     def rank(self, level: Level, scratch: Path) -> npt.NDArray[np.float64]:
         """Return the PageRank by vertex id; needs 32 bytes a vertex, edges lie in *scratch*."""
-        path = scratch / "edges.bin"
-        try:
-            number = self._dump_edges(level, path)
-            edges = np.memmap(path, np.uint32, "r", shape=(number, 2)) if number else _NONE
+        with tempfile.NamedTemporaryFile(dir=scratch) as file:
+            number = self._dump_edges(level, file)
+            file.flush()
+            none = np.empty((0, 2), np.uint32)
+            edges = np.memmap(file.name, np.uint32, "r", shape=(number, 2)) if number else none
             return pagerank(edges, self._count(level))
-        finally:
-            path.unlink(missing_ok=True)
 
     def write_scores(self, path: Path, level: Level, ranks: npt.NDArray[np.float64]) -> None:
         """Write *ranks* as a file of scores (`ScoreTable`), the highest first."""
@@ -147,8 +136,7 @@ class LinkGraph:
         self._db.unregister("ranks")
 
     def _count(self, level: Level) -> int:
-        sizes = self.sizes
-        return sizes.pages if level == "page" else sizes.hosts
+        return int(self._db.execute(f"SELECT count(*) FROM {level}s").fetchall()[0][0])
 
     def _copy(self, query: str, path: Path) -> None:
         name = str(path).replace("'", "''")
@@ -158,26 +146,19 @@ class LinkGraph:
             f"(FORMAT csv, DELIMITER '\\t', HEADER false, QUOTE '', COMPRESSION {packed})"
         )
 
-    def _dump_edges(self, level: Level, path: Path) -> int:
+    def _dump_edges(self, level: Level, file: IO[bytes]) -> int:
         number = 0
         arcs = f"SELECT DISTINCT source, target FROM {level}_edges"
         self._db.execute(f"CREATE OR REPLACE TEMP TABLE dumped AS {arcs}")
-        with path.open("wb") as file:
-            while True:
-                got = self._db.execute(
-                    "SELECT source, target FROM dumped WHERE rowid >= ? AND rowid < ?",
-                    [number, number + _CHUNK],
-                ).fetchnumpy()
-                pairs = np.column_stack((got["source"], got["target"])).astype(np.uint32)
-                if not len(pairs):
-                    break
-                file.write(pairs.tobytes())
-                number += len(pairs)
-        self._db.execute("DROP TABLE dumped")
-        return number
-
-
-_NONE = np.empty((0, 2), np.uint32)
+        part = "SELECT source, target FROM dumped WHERE rowid >= ? AND rowid < ?"
+        while True:
+            got = self._db.execute(part, [number, number + _CHUNK]).fetchnumpy()
+            pairs = np.column_stack((got["source"], got["target"])).astype(np.uint32)
+            if not len(pairs):
+                self._db.execute("DROP TABLE dumped")
+                return number
+            file.write(pairs.tobytes())
+            number += len(pairs)
 
 
 MEMORY = 512 << 20
@@ -234,7 +215,7 @@ CREATE TABLE host_edges AS
 """
 
 
-class GraphBuilder:
+class GraphBuilder(AbstractContextManager["GraphBuilder"]):
     """A context that makes a graph; scratch files lie in *folder*. *memory*: bytes for DuckDB."""
 
     def __init__(self, folder: Path, *, memory: int = MEMORY, threads: int = 2) -> None:
@@ -253,9 +234,6 @@ class GraphBuilder:
         self._serial = 0
         self._records: list[tuple[int, str, float]] = []
         self._links: list[tuple[int, str, int, bool]] = []
-
-    def __enter__(self) -> GraphBuilder:
-        return self
 
     def __exit__(self, *exc_info: object) -> None:
         self._db.close()
@@ -282,21 +260,17 @@ class GraphBuilder:
         return LinkGraph(self._db)
 
     def _hand_over(self) -> None:
-        if self._records:
-            self._insert("records", *zip(*self._records, strict=True))
-        if self._links:
-            self._insert("found", *zip(*self._links, strict=True))
-        self._records.clear()
-        self._links.clear()
-
-    def _insert(self, table: str, *columns: tuple[object, ...]) -> None:
-        arrays = {
-            f"c{number}": np.array(column, dtype=object if isinstance(column[0], str) else None)
-            for number, column in enumerate(columns)
-        }
-        self._db.register("batch", arrays)
-        self._db.execute(f"INSERT INTO {table} SELECT * FROM batch")
-        self._db.unregister("batch")
+        batch: dict[str, list[Any]] = {"records": self._records, "found": self._links}
+        for table, rows in batch.items():
+            if rows:
+                arrays = {
+                    f"c{number}": np.array(column, object if isinstance(column[0], str) else None)
+                    for number, column in enumerate(zip(*rows, strict=True))
+                }
+                self._db.register("batch", arrays)
+                self._db.execute(f"INSERT INTO {table} SELECT * FROM batch")
+                self._db.unregister("batch")
+        self._records, self._links = [], []
 
 
 HTML: Final = ("text/html", "application/xhtml+xml")
@@ -336,12 +310,16 @@ def plot_degrees(path: Path, title: str, degrees: Mapping[str, Mapping[int, int]
     points = [point for line in lines.values() for point in line]
     across = max([1, *(ceil(log10(x)) for x, _ in points)])
     up = max([1, *(ceil(log10(y)) for _, y in points)])
+    width, height = _WIDTH + 2 * _MARGIN + 20, _HEIGHT + 2 * _MARGIN
     parts = [
-        f'<text x="{_WIDTH / 2}" y="-12" text-anchor="middle" font-weight="bold">'
-        f"{escape(title)}</text>",
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+        'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>'
+        f'<g transform="translate({_MARGIN + 20},{_MARGIN - 16})">',
+        _text(_WIDTH / 2, -12, title, "middle", 'font-weight="bold"'),
         f'<path d="M0,0V{_HEIGHT}H{_WIDTH}" fill="none" stroke="#888"/>',
-        *_ticks(across, up),
-        f'<text x="{_WIDTH / 2}" y="{_HEIGHT + 36}" text-anchor="middle">degree</text>',
+        *(_text(n / across * _WIDTH, _HEIGHT + 16, f"{10**n:,}") for n in range(across + 1)),
+        *(_text(-6, _HEIGHT - n / up * _HEIGHT + 4, f"{10**n:,}", "end") for n in range(up + 1)),
+        _text(_WIDTH / 2, _HEIGHT + 36, "degree"),
     ]
     for number, (name, line) in enumerate(lines.items()):
         places = " ".join(
@@ -352,10 +330,9 @@ def plot_degrees(path: Path, title: str, degrees: Mapping[str, Mapping[int, int]
         legend = f"{name} ({degrees[name].get(0, 0):,} of degree 0)"
         parts += [
             f'<polyline points="{places}" fill="none" stroke="{colour}" stroke-width="1.5"/>',
-            f'<text x="{_WIDTH}" y="{14 + 15 * number}" text-anchor="end" fill="{colour}">'
-            f"{escape(legend)}</text>",
+            _text(_WIDTH, 14 + 15 * number, legend, "end", f'fill="{colour}"'),
         ]
-    _write(path, parts)
+    path.write_text("\n".join([*parts, "</g></svg>"]) + "\n", encoding="utf-8")
 
 
 def _at_least(counts: Mapping[int, int]) -> list[tuple[int, int]]:
@@ -366,24 +343,5 @@ def _at_least(counts: Mapping[int, int]) -> list[tuple[int, int]]:
     return line
 
 
-def _ticks(across: int, up: int) -> list[str]:
-    below = [
-        f'<text x="{n / across * _WIDTH:.0f}" y="{_HEIGHT + 16}" text-anchor="middle">'
-        f"{10**n:,}</text>"
-        for n in range(across + 1)
-    ]
-    beside = [
-        f'<text x="-6" y="{_HEIGHT - n / up * _HEIGHT + 4:.0f}" text-anchor="end">{10**n:,}</text>'
-        for n in range(up + 1)
-    ]
-    return below + beside
-
-
-def _write(path: Path, parts: list[str]) -> None:
-    width, height = _WIDTH + 2 * _MARGIN + 20, _HEIGHT + 2 * _MARGIN
-    head = (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
-        'font-family="sans-serif" font-size="11"><rect width="100%" height="100%" fill="white"/>'
-        f'<g transform="translate({_MARGIN + 20},{_MARGIN - 16})">'
-    )
-    path.write_text("\n".join([head, *parts, "</g></svg>"]) + "\n", encoding="utf-8")
+def _text(x: float, y: float, text: str, anchor: str = "middle", more: str = "") -> str:
+    return f'<text x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}" {more}>{escape(text)}</text>'

@@ -1,12 +1,8 @@
 """Link statistics: exact counts of the pages and links of a crawl while it runs.
 
 Counts are rows of the store, written with the batch that completes their pages. Call
-`LinkStats.page` as a page is settled, `LinkStats.save` before each flush. Optional tables:
-
-- ``links``: pages, links, links within a host and to others; ``hosts``: the same by host;
-- ``out``, ``external``: pages by number of links, and of links to other hosts;
-- ``statuses``, ``types``, ``languages``, ``sizes`` (powers of two): fetches;
-- ``anchors``: words of link texts, not by default.
+`LinkStats.page` as a page is settled, `LinkStats.save` before each flush. The tables are in
+docs/links.md.
 """
 
 from __future__ import annotations
@@ -15,6 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain, islice
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -116,7 +113,7 @@ class PageFacts:
 
 @dataclass(frozen=True, slots=True)
 class HostLinks:
-    """The links of a host, or of all; an unfetched host has 0 pages."""
+    """The links of a host, or of all. *out_hosts*, *in_hosts*: degrees in the host graph."""
 
     pages: int = 0
     links: int = 0
@@ -124,20 +121,16 @@ class HostLinks:
     external: int = 0
     in_links: int = 0
     out_hosts: int = 0
-    """Out-degree in the host graph."""
     in_hosts: int = 0
-    """In-degree in the host graph."""
 
 
 class LinkStats:
-    """Counts into *rows*. Raises `ValueError`: unknown *tables*."""
+    """Counts into *rows*."""
 
     def __init__(
         self, rows: KV, tables: Iterable[str] = DEFAULT, *, rows_max: int = ROWS_MAX
     ) -> None:
         self.tables = frozenset(tables)
-        if unknown := self.tables - frozenset(LINK_TABLES):
-            raise ValueError(f"no tables: {', '.join(sorted(unknown))}; {', '.join(LINK_TABLES)}")
         self._rows_max = rows_max
         self._hosts = Sums(rows, b"h", _FIELDS)
         self._edges = Sums(rows, b"e", 1)
@@ -156,7 +149,9 @@ class LinkStats:
         if page.links is not None and not page.again:
             self._links(page.url, page.links)
         if page.anchors and not page.again and "anchors" in tables:
-            self._words(page.anchors)
+            found = (_WORDS.findall(text[: NAME_MAX * 10].casefold()) for text in page.anchors)
+            for word in islice(chain.from_iterable(found), TERMS_MAX):
+                self._count(b"anchors", _name(word))
         if len(self._hosts) + len(self._edges) + len(self._counts) >= self._rows_max:
             self.save()
 
@@ -170,9 +165,7 @@ class LinkStats:
         self._counts.merge()
 
     def forget(self, accepts: Callable[[str], bool]) -> int:
-        """Remove the hosts that *accepts* accepts and the links from and to them; return the number
-        of rows. Totals stay. Saves at once.
-        """
+        """Remove hosts and the links from and to them; return the number of rows. Totals stay."""
         gone = {key for key, _ in self._hosts.items() if accepts(reverse_host(key.decode()))}
         pairs = []
         for edge, (number,) in self._edges.items():
@@ -220,16 +213,6 @@ class LinkStats:
             self._hosts.vector(other)[_IN_LINKS] += number
             self._edges.vector(key + b"\0" + other)[0] += number
 
-    def _words(self, anchors: Sequence[str]) -> None:
-        left = TERMS_MAX
-        for anchor in anchors:
-            words = _WORDS.findall(anchor[: NAME_MAX * 10].casefold())[:left]
-            for word in words:
-                self._count(b"anchors", _name(word))
-            left -= len(words)
-            if left <= 0:
-                return
-
     # Reading: what was saved
 
     def totals(self) -> HostLinks:
@@ -270,14 +253,11 @@ def _number(number: int) -> bytes:
 
 
 def degree_counts(stats: LinkStats) -> dict[str, dict[int, int]]:
-    """Return the number of pages by degree (``out``, ``external``), and of hosts (``out_hosts``,
-    ``in_hosts``), as of the last `LinkStats.save`. Reads all hosts.
-    """
+    """Return how many pages and hosts have each degree. Reads all hosts."""
     degrees = {
         name: {int(key): count for key, count in stats.table(name)} for name in ("out", "external")
     }
-    out: Counter[int] = Counter()
-    into: Counter[int] = Counter()
+    out, into = Counter[int](), Counter[int]()
     for _, links in stats.hosts():
         out[links.out_hosts] += 1
         into[links.in_hosts] += 1

@@ -51,24 +51,18 @@ def signature(body: bytes) -> Signature | None:
 
 
 def similarity(one: Signature, other: Signature) -> float:
-    """Estimate the shared part of the runs, from 0 to 1; standard deviation 0.06 at 0.5, 0.04 at
-    0.9. Signatures of two releases of rensa may differ.
-    """
+    """Estimate the shared part of the runs, 0 to 1; standard deviation 0.06 at 0.5, 0.04 at 0.9."""
     return max(0.0, (float(np.mean(one == other)) - 1 / 256) / (1 - 1 / 256))
 
 
 class NearIndex:
-    """Finds a similar page among the latest pages, in *memory* bytes (7,700 pages a MiB).
-
-    *rows*: a store mapping that keeps the pages, 89 bytes each, for the next run with the same
-    release of rensa.
+    """Finds a similar page among the latest pages, in *memory* bytes (7,700 pages a MiB). *rows*
+    keep the pages, 89 bytes each, for the next run with the same release of rensa.
     """
 
     def __init__(self, memory: int, rows: KV | None = None) -> None:
         self._band = np.arange(_BANDS)
         self._met = 0
-        self._first = 0  # the first page that was ever remembered here
-        self._kept = 0  # the first one that has a row
         self._rows = rows
         self.capacity = max(1, memory // _ENTRY)
         slots = 2 * self.capacity
@@ -78,9 +72,6 @@ class NearIndex:
         self._slots = np.uint64(slots)
         if rows is not None:
             self._load(rows)
-
-    def __len__(self) -> int:
-        return min(self._met - self._first, self.capacity)
 
     def find(self, page: Signature) -> tuple[int, float] | None:
         """Return number and similarity of the most similar page, or None below the threshold."""
@@ -101,14 +92,9 @@ class NearIndex:
         if self._rows is not None:
             row = np.array((self._met, number, page), _ROW)
             self._rows.put(_key(self._met), row.tobytes())
+            if self._met >= self.capacity:
+                self._rows.delete(_key(self._met - self.capacity))
         self._met += 1
-        # Two rows go for each page that comes, until the rest fits: an earlier run may have had
-        # more memory.
-        first = max(0, self._met - self.capacity)
-        for met in range(self._kept, min(self._kept + 2, first)):
-            if self._rows is not None:
-                self._rows.delete(_key(met))
-            self._kept = met + 1
 
     def _load(self, rows: KV) -> None:
         made = f"rensa {version('rensa')}".encode()
@@ -122,9 +108,10 @@ class NearIndex:
         if not len(pages):
             return
         pages = np.sort(pages, order="met")
-        self._kept, self._met = int(pages["met"][0]), int(pages["met"][-1]) + 1
+        for met in pages["met"][: -self.capacity]:  # an earlier run may have had more memory
+            rows.delete(_key(int(met)))
         pages = pages[-self.capacity :]
-        self._first = self._met - len(pages)
+        self._met = int(pages["met"][-1]) + 1
         places = (pages["met"] % np.uint64(self.capacity)).astype(np.uint32)
         self._signatures[places] = pages["signature"]
         self._numbers[places] = pages["number"]

@@ -1,12 +1,11 @@
-"""Text, title and language of a page.
-
-Encodings follow browsers' rules (w3lib); titles, main text and languages are resiliparse's
-(Apache-2.0); langcodes (MIT). Extras ``[parquet]`` or ``[index]``.
+"""Text, title and language of a page: encodings by browsers' rules (w3lib), the rest as resiliparse
+has it. Extras ``[parquet]`` or ``[index]``.
 """
 
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -44,9 +43,7 @@ _HTML: Final = frozenset({"text/html", "application/xhtml+xml"})
 
 
 class PageText(NamedTuple):
-    """Unknown values are "". *mime*: by content. *language*: ISO 639-1, *languages*: ISO 639-3, as
-    in Common Crawl.
-    """
+    """Unknown values are "". *mime*: by content. *language*: ISO 639-1, *languages*: ISO 639-3."""
 
     mime: str
     charset: str
@@ -69,7 +66,8 @@ def extract_text(body: bytes, content_type: str) -> PageText:
         tree = HTMLTree.parse(text)
         title = " ".join((tree.title or "").split())
         text = extract_plain_text(tree, main_content=True, preserve_formatting=False)
-    language = language_of(text)
+    code = detect_fast(text[:20_000], cutoff=RANK_MAX)[0] if len(text) >= TEXT_MIN else "unknown"
+    language = "" if code == "unknown" else str(code)
     return PageText(mime, charset.upper(), title, text, language, _three(language))
 
 
@@ -84,26 +82,15 @@ def sniff(body: bytes, declared: str) -> str:
     return found
 
 
-def language_of(text: str) -> str:
-    """Return the ISO 639-1 code of *text*, or ""."""
-    if len(text) < TEXT_MIN:
-        return ""
-    code, _ = detect_fast(text[:20_000], cutoff=RANK_MAX)
-    return "" if code == "unknown" else str(code)
-
-
 @lru_cache(maxsize=256)
 def _three(language: str) -> str:
-    try:
+    with suppress(LookupError):
         return langcodes.Language.get(language).to_alpha3() if language else ""
-    except LookupError:
-        return ""
+    return ""
 
 
 def _guess(body: bytes) -> str | None:
-    try:
+    with suppress(UnicodeDecodeError):
         body.decode()
         return "utf-8"
-    except UnicodeDecodeError:
-        pass
     return str(detect_encoding(body, html5_compatible=True)) or None

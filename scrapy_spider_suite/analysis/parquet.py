@@ -32,39 +32,26 @@ ROWS: Final = 10_000
 BYTES: Final = 32 << 20
 """Limits of a group of rows: rows, characters of text."""
 
-_STRINGS = (
-    "url_surtkey", "url", "url_host_name", "url_host_tld", "url_host_2nd_last_part",
-    "url_host_3rd_last_part", "url_host_4th_last_part", "url_host_5th_last_part",
-    "url_host_registry_suffix", "url_host_registered_domain", "url_host_private_suffix",
-    "url_host_private_domain", "url_host_name_reversed", "url_protocol",
+_LAST_PARTS = (
+    "url_host_tld", "url_host_2nd_last_part", "url_host_3rd_last_part", "url_host_4th_last_part",
+    "url_host_5th_last_part",
 )  # fmt: skip
-SCHEMA: Final = pa.schema([
-    *((name, pa.string()) for name in _STRINGS),
-    ("url_port", pa.int32()),
-    ("url_path", pa.string()),
-    ("url_query", pa.string()),
-    ("fetch_time", pa.timestamp("ms")),  # in UTC; with a zone DuckDB's users would need pytz
-    ("fetch_status", pa.int16()),
-    ("fetch_redirect", pa.string()),
-    ("content_digest", pa.string()),
-    ("content_mime_type", pa.string()),
-    ("content_mime_detected", pa.string()),
-    ("content_charset", pa.string()),
-    ("content_languages", pa.string()),
-    ("content_truncated", pa.string()),
-    ("warc_record_id", pa.binary()),
-    ("warc_filename", pa.string()),
-    ("warc_record_offset", pa.int64()),
-    ("warc_record_length", pa.int64()),
-    ("warc_segment", pa.string()),
-    ("crawl", pa.string()),
-    ("subset", pa.string()),
-    ("warc_record_start", pa.int64()),
-    ("warc_record_size", pa.int64()),
-    ("title", pa.string()),
-    ("language", pa.string()),
-    ("text", pa.string()),
-])  # fmt: skip
+_COLUMNS = (
+    "url_surtkey", "url", "url_host_name", *_LAST_PARTS, "url_host_registry_suffix",
+    "url_host_registered_domain", "url_host_private_suffix", "url_host_private_domain",
+    "url_host_name_reversed", "url_protocol", "url_port", "url_path", "url_query", "fetch_time",
+    "fetch_status", "fetch_redirect", "content_digest", "content_mime_type",
+    "content_mime_detected", "content_charset", "content_languages", "content_truncated",
+    "warc_record_id", "warc_filename", "warc_record_offset", "warc_record_length", "warc_segment",
+    "crawl", "subset", "warc_record_start", "warc_record_size", "title", "language", "text",
+)  # fmt: skip
+_TYPES = {
+    "url_port": pa.int32(), "fetch_status": pa.int16(), "warc_record_id": pa.binary(),
+    "fetch_time": pa.timestamp("ms"),  # in UTC; with a zone DuckDB's users would need pytz
+    "warc_record_offset": pa.int64(), "warc_record_length": pa.int64(),
+    "warc_record_start": pa.int64(), "warc_record_size": pa.int64(),
+}  # fmt: skip
+SCHEMA: Final = pa.schema([(name, _TYPES.get(name, pa.string())) for name in _COLUMNS])
 
 # The list of suffixes that came with the package; nothing is fetched.
 _split = TLDExtract(suffix_list_urls=(), cache_dir=None)
@@ -75,9 +62,7 @@ _UUID = re.compile(r"<urn:uuid:([0-9a-fA-F-]{36})>")
 def export_parquet(
     packs: Packs, selection: Selection, target: Path, progress: Callable[[int], object]
 ) -> ExportResult:
-    """Write the selected pages to the file *target*, in the order of the packs. Raises `PackError`
-    (it exists) and `OSError` (no part of it is left).
-    """
+    """Write the selected pages to *target*. Raises `PackError` (it exists) and `OSError`."""
     if target.exists():
         raise PackError(f"it is there already: {target}")
     done = ExportResult(files=[target])
@@ -158,25 +143,21 @@ def _url(url: str) -> dict[str, Any]:
 
 
 @lru_cache(maxsize=16_384)
-def _host(host: str) -> dict[str, str | None]:
+def _host(host: str) -> dict[str, str]:
     is_address = ":" in host or host.replace(".", "").isdigit()
-    labels = host.split(".") if host and not is_address else []
-    last: list[str | None] = [*reversed(labels), *[None] * 5]
-    public = _split(host, include_psl_private_domains=False)
-    private = _split(host, include_psl_private_domains=True)
-    return {
-        "url_host_name": host,
-        "url_host_tld": last[0],
-        "url_host_2nd_last_part": last[1],
-        "url_host_3rd_last_part": last[2],
-        "url_host_4th_last_part": last[3],
-        "url_host_5th_last_part": last[4],
-        "url_host_registry_suffix": public.suffix if labels else None,
-        "url_host_registered_domain": _registered(public) if labels else None,
-        "url_host_private_suffix": private.suffix if labels else None,
-        "url_host_private_domain": _registered(private) if labels else None,
-        "url_host_name_reversed": ".".join(reversed(labels)) if labels else None,
-    }
+    labels = [] if not host or is_address else host.split(".")[::-1]
+    row = {"url_host_name": host, **dict(zip(_LAST_PARTS, labels, strict=False))}
+    if labels:
+        public = _split(host, include_psl_private_domains=False)
+        private = _split(host, include_psl_private_domains=True)
+        row |= {
+            "url_host_registry_suffix": public.suffix,
+            "url_host_registered_domain": _registered(public),
+            "url_host_private_suffix": private.suffix,
+            "url_host_private_domain": _registered(private),
+            "url_host_name_reversed": ".".join(labels),
+        }
+    return row
 
 
 def _registered(parts: ExtractResult) -> str:

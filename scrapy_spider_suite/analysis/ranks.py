@@ -6,7 +6,7 @@ A file of scores has lines of URL or host, tab, number; ``.gz`` is compressed.
 from __future__ import annotations
 
 import gzip
-from itertools import islice
+from array import array
 from pathlib import Path
 
 import numpy as np
@@ -16,37 +16,33 @@ import xxhash
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.urls.normalize import host_of
 
+DAMPING = 0.85
+TOLERANCE = 1e-10
+"""The total change of ranks below which they are final."""
 ROUNDS_MAX = 1_000
 _CHUNK = 1 << 20
 
 
-def pagerank(
-    edges: npt.NDArray[np.uint32], count: int, *, damping: float = 0.85, tolerance: float = 1e-10
-) -> npt.NDArray[np.float64]:
-    """Return the ranks of *count* vertices; their sum is 1.
-
-    *edges*: distinct pairs (source, target). A vertex without links gives its rank to all, as in
-    networkx. Ends at a total change below *tolerance*. Raises `ValueError`: *damping* is not in [0,
-    1).
+def pagerank(edges: npt.NDArray[np.uint32], count: int) -> npt.NDArray[np.float64]:
+    """Return the ranks of *count* vertices; their sum is 1. *edges*: distinct pairs (source,
+    target). A vertex without links gives its rank to all, as in networkx.
     """
-    if not 0 <= damping < 1:
-        raise ValueError(f"a damping of {damping}: expected from 0 to less than 1")
     if not count:
         return np.empty(0)
     degrees = np.zeros(count)
     for chunk in _chunks(edges):
         degrees += np.bincount(chunk[:, 0], minlength=count)
     ends = degrees == 0
-    shares = np.divide(damping, degrees, out=np.zeros(count), where=~ends)
+    shares = np.divide(DAMPING, degrees, out=np.zeros(count), where=~ends)
     ranks = np.full(count, 1 / count)
     for _ in range(ROUNDS_MAX):
         given = ranks * shares
-        new = np.full(count, (1 - damping + damping * ranks[ends].sum()) / count)
+        new = np.full(count, (1 - DAMPING + DAMPING * ranks[ends].sum()) / count)
         for chunk in _chunks(edges):
             new += np.bincount(chunk[:, 1], weights=given[chunk[:, 0]], minlength=count)
         changed = np.abs(new - ranks).sum()
         ranks = new
-        if changed < tolerance:
+        if changed < TOLERANCE:
             break
     ranks /= ranks.sum()
     return ranks
@@ -56,37 +52,32 @@ def _chunks(edges: npt.NDArray[np.uint32]) -> list[npt.NDArray[np.uint32]]:
     return [edges[at : at + _CHUNK] for at in range(0, len(edges), _CHUNK)]
 
 
-_BATCH = 100_000
 _hash = xxhash.xxh3_64_intdigest
 
 
 class ScoreTable:
-    """Numbers by name, 12 bytes each. Names are 64-bit hashes: an unknown name matches one of *n*
-    with probability n / 2**64.
-    """
+    """Numbers by name, 12 bytes each. Of n names, another one is one by chance of n / 2**64."""
 
     def __init__(self, names: npt.NDArray[np.uint64], scores: npt.NDArray[np.float32]) -> None:
         order = np.argsort(names, kind="stable")
         self._names = names[order]
         self._scores = scores[order]
 
-    def __len__(self) -> int:
-        return len(self._names)
-
     @classmethod
     def read(cls, path: Path) -> ScoreTable:
         """Read a file. Raises `SettingsError` (a bad line) and `OSError`."""
-        names, scores = [], []
+        names, scores = array("Q"), array("f")
         opener = gzip.open if path.suffix == ".gz" else open
         with opener(path, "rt", encoding="utf-8") as file:
-            lines = enumerate(file, 1)
-            while batch := list(islice(lines, _BATCH)):
-                rows = [_row(path, *line) for line in batch]
-                names.append(np.array([row[0] for row in rows], np.uint64))
-                scores.append(np.array([row[1] for row in rows], np.float32))
-        if not names:
-            return cls(np.empty(0, np.uint64), np.empty(0, np.float32))
-        return cls(np.concatenate(names), np.concatenate(scores))
+            for number, line in enumerate(file, 1):
+                name, _, score = line.rstrip("\n").partition("\t")
+                try:
+                    scores.append(float(score))
+                except ValueError:
+                    what = f"{path}, line {number}: {line[:80]!r}: expected URL or host, a tab, "
+                    raise SettingsError(f"{what}and a number") from None
+                names.append(_hash(name.encode()))
+        return cls(np.array(names, np.uint64), np.array(scores, np.float32))
 
     def get(self, name: str, default: float = 0.0) -> float:
         key = np.uint64(_hash(name.encode()))
@@ -105,12 +96,3 @@ class ScoreTable:
 
     def of_link(self, url: str, depth: int, referrer: str) -> float:
         return self.of_url(url, depth, referrer) or self.of_referrer(url, depth, referrer)
-
-
-def _row(path: Path, number: int, line: str) -> tuple[int, float]:
-    name, _, score = line.rstrip("\n").partition("\t")
-    try:
-        return _hash(name.encode()), float(score)
-    except ValueError:
-        expected = "URL or host, a tab, and a number"
-        raise SettingsError(f"{path}, line {number}: {line[:80]!r}: expected {expected}") from None

@@ -43,9 +43,9 @@ def is_recoverable(fetch: Capture, page: Exchange) -> bool:
     if len(fetch.url) > URL_MAX:  # it is not packed
         return False
     try:
-        head = http_records.parse_head(
-            http_records.fit_head(fetch.head, len(fetch.body), fetch.form, method=fetch.method)
-        )
+        size, decoded, method = len(fetch.body), fetch.decoded, fetch.method
+        fitted = http_records.fit_head(fetch.head, size, decoded=decoded, method=method)
+        head = http_records.parse_head(fitted)
         # More than that is another body: a small one may decompress to a very large one.
         if decode_body(head, fetch.body, len(page.body)) != page.body:
             return False

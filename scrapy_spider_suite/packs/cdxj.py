@@ -1,12 +1,5 @@
 """Lines of CDXJ indexes, as pywb and cdxj-indexer write them, and sorted files of lines.
 
-::
-
-    com,example)/page 20261122101500 {"url": "http://example.com/page", "mime": "text/html",
-    "status": "200", "digest": "sha1:...", "length": "1234", "offset": "5678",
-    "filename": "news-20261122101458-00001-a.warc.lzo", "start": 8230, "size": 6543,
-    "metadata": [14773, 910]}
-
 In a grouped pack the record is *size* bytes from *start* on, decompressed. *metadata* locates the
 page's links: start and size, or in other packs offset and length. Timestamps: 14 digits, UTC.
 """
@@ -21,7 +14,7 @@ import re
 import tempfile
 from calendar import monthrange
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
@@ -39,9 +32,7 @@ _STEP = 1 << 20
 
 
 class SortedLines:
-    """The lines of *path*, sorted as bytes. The file may be replaced, never changed. It stays open
-    unless *kept* is false; then each lookup opens it. Raises `OSError`.
-    """
+    """The sorted lines of *path*, which may be replaced, not changed. *kept*: it stays open."""
 
     def __init__(self, path: Path, *, kept: bool = True) -> None:
         self.path = path
@@ -68,12 +59,9 @@ class SortedLines:
         return data[-1:] not in (b"", b"\n")
 
     def first_and_last(self) -> tuple[bytes, bytes]:
-        """The first and the last complete line, or b"" twice."""
+        """The first and the last line of a file that is not empty, nor torn."""
         data = self._data()
-        last = data.rfind(b"\n")
-        if last < 0:
-            return b"", b""
-        return data[: data.find(b"\n")], data[data.rfind(b"\n", 0, last) + 1 : last]
+        return data[: data.find(b"\n")], data[data.rfind(b"\n", 0, -1) + 1 : -1]
 
     def find(self, prefix: bytes) -> Iterator[bytes]:
         """Yield the lines that begin with *prefix*, in order."""
@@ -111,9 +99,7 @@ class GrowingLines:
 
     def __iter__(self) -> Iterator[bytes]:
         with self.path.open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n"):
-                    yield line[:-1]
+            yield from (line[:-1] for line in file if line.endswith(b"\n"))
 
     def find(self, prefix: bytes) -> Iterator[bytes]:
         wanted = b"\n" + prefix
@@ -132,12 +118,9 @@ class GrowingLines:
     def last(self) -> bytes:
         with self.path.open("rb") as file:
             size = file.seek(0, 2)
-            for back in (1 << 12, 1 << 17, size):
-                file.seek(max(0, size - back))
-                lines = file.read().split(b"\n")
-                if len(lines) > 2 or back >= size:
-                    return lines[-2] if len(lines) > 1 else b""
-        return b""
+            file.seek(max(0, size - _STEP))
+            lines = file.read().split(b"\n")
+            return lines[-2] if len(lines) > 1 else b""
 
 
 def file_identity(found: os.stat_result) -> tuple[int, int, int]:
@@ -150,9 +133,7 @@ CHUNK: Final = 4 << 20
 
 
 def sort_lines(source: Path, target: Path) -> None:
-    """Write the complete lines of *source*, sorted as bytes, to *target*, synced. Raises `OSError`;
-    *target* is unchanged then.
-    """
+    """Replace *target* by the sorted complete lines of *source*, synced. Raises `OSError`."""
     with ExitStack() as opened:
         file = opened.enter_context(source.open("rb"))
         runs: list[Iterable[bytes]] = []
@@ -231,11 +212,9 @@ def _spell(text: str) -> str:
 
 
 REVISIT: Final = "warc/revisit"
+PAGE_KINDS: Final = frozenset({"response", "revisit", "resource"})
 _LATER: Final = frozenset({408, 425, 429})
 """RFC 9110, 8470, 6585: the server has no time; the status says nothing of the page."""
-_KINDS = frozenset({"response", "revisit", "resource"})
-_NO_TIME = "19700101000000"
-
 
 Located: TypeAlias = tuple[Record, RecordPlace]
 
@@ -316,9 +295,7 @@ def is_same_capture(record: Record, bundle: Sequence[Located]) -> bool:
 
 
 class PageEntry(NamedTuple):
-    """An `IndexEntry` before its records have a place. *page*, *metadata*: their numbers in the
-    bundle; -1 for no metadata.
-    """
+    """An `IndexEntry` without a place. *page*, *metadata*: numbers in the bundle, or -1."""
 
     key: str
     stamp: str
@@ -343,9 +320,7 @@ class RecordBundle(NamedTuple):
 
 
 def bundle_captures(captures: Iterable[Capture], ids: Iterator[str]) -> RecordBundle:
-    """Return the records of *captures*, as `warc.make_records` makes them, with *ids* of
-    `warc.record_ids`. Raises ValueError: a URL is too long.
-    """
+    """Return the records of *captures* with *ids* of `record_ids`. Raises as `format_capture`."""
     data: list[bytes] = []
     entries = []
     for capture in captures:
@@ -383,7 +358,7 @@ def page_entries(records: Sequence[Record]) -> list[PageEntry]:
     return [
         _page_entry(record, number, metadata.get(record.id, -1))
         for number, record in enumerate(records)
-        if record.kind in _KINDS
+        if record.kind in PAGE_KINDS
     ]
 
 
@@ -396,7 +371,7 @@ def _page_entry(record: Record, number: int, metadata: int) -> PageEntry:
     time, url = record.time, record.url
     return PageEntry(
         line_key(url),
-        f"{time:%Y%m%d%H%M%S}" if time and time.year > 999 else _NO_TIME,
+        f"{time:%Y%m%d%H%M%S}" if time and time.year > 999 else "19700101000000",
         url,
         media_type(mime)[:200],
         status,
@@ -413,10 +388,9 @@ def entries_for(records: Sequence[Located], filename: str) -> list[IndexEntry]:
 
 
 def is_robots(url: str) -> bool:
-    try:
+    with suppress(ValueError):
         return "/robots.txt" in url and urlsplit(url).path == "/robots.txt"
-    except ValueError:
-        return False
+    return False
 
 
 def timestamp(text: str, *, last: bool = False) -> str:
@@ -431,7 +405,7 @@ def timestamp(text: str, *, last: bool = False) -> str:
     try:
         if last and len(digits) == 6:
             full = f"{digits}{monthrange(int(digits[:4]), int(digits[4:]))[1]}235959"
-        datetime.strptime(full, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
+        datetime.strptime(full, "%Y%m%d%H%M%S")
     except ValueError:
         raise ValueError(f"{text!r}: there is no such time") from None
     return full
@@ -439,8 +413,6 @@ def timestamp(text: str, *, last: bool = False) -> str:
 
 def timestamp_at(time: datetime | str) -> str:
     """Return *time* in 14 digits, UTC; of a text its last moment. Raises ValueError."""
-    if isinstance(time, datetime):
-        return (time if time.tzinfo is None else time.astimezone(UTC)).strftime("%Y%m%d%H%M%S")
     if isinstance(time, str):
         return timestamp(time, last=True)
-    raise ValueError(f"{time!r}: expected a datetime, or a text such as 2026-11-22")
+    return f"{time if time.tzinfo is None else time.astimezone(UTC):%Y%m%d%H%M%S}"

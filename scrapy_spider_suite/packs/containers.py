@@ -15,6 +15,7 @@ import struct
 import zlib
 from collections.abc import Iterator, Sequence
 from functools import cached_property
+from itertools import accumulate
 from typing import BinaryIO, ClassVar, Final, NamedTuple, Protocol
 from zlib import adler32
 
@@ -25,6 +26,8 @@ from scrapy_spider_suite.errors import PackDamagedError
 
 RECORD_MAX: Final = 1 << 30
 """Default limit of one decompressed record, in bytes."""
+_WINDOW: Final = 1 << 20
+_BEGINNING: Final = 8
 
 
 class RecordPlace(NamedTuple):
@@ -50,6 +53,8 @@ class Container(Protocol):
 
     suffix: str
     grouped: bool
+    may_be: re.Pattern[bytes]
+    """Matches where a frame may begin, of which its first 8 bytes tell."""
     readers: ClassVar[str]
     """Which programs open such a file."""
 
@@ -77,6 +82,32 @@ class Container(Protocol):
 
     def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[PackFrame]:
         """Yield the frames from *offset* to the end. A damaged part is one frame with a problem."""
+        size = file.seek(0, 2)
+        while offset < size:
+            frame = self.frame(file, offset, limit)
+            if frame is None:
+                return
+            if frame.problem:
+                frame = frame._replace(end=self._resume(file, offset + 1, limit))
+            yield frame
+            offset = frame.end
+        if self.end():
+            yield PackFrame(offset, offset, b"", "no end mark")
+
+    def frame(self, file: BinaryIO, offset: int, limit: int) -> PackFrame | None:
+        """Return the frame at *offset*, or None for the end mark."""
+
+    def _resume(self, file: BinaryIO, offset: int, limit: int) -> int:
+        while True:
+            file.seek(offset)
+            window = file.read(_WINDOW + _BEGINNING)
+            for match in self.may_be.finditer(window):
+                frame = self.frame(file, offset + match.start(), limit)
+                if frame is not None and frame.data:
+                    return frame.offset
+            if len(window) < _WINDOW + _BEGINNING:
+                return offset + len(window)
+            offset += _WINDOW
 
 
 class LzoCompressor(Protocol):
@@ -166,15 +197,14 @@ _FIXED = struct.Struct(">HHHBBIIIIB")
 _SIZES = struct.Struct(">II")
 _SUM = struct.Struct(">I")
 _PLAIN, _PACKED = 12, 16
-# The sizes of a block of at most 256 KiB: what may be one, to be proven by its sum.
-_MAY_BE = re.compile(rb"(?=\x00[\x00-\x04]..\x00[\x00-\x04]..)", re.DOTALL)
-_WINDOW = 1 << 20
 
 
-class LzopContainer:
-    suffix: str = "lzo"
+class LzopContainer(Container):
+    suffix = "lzo"
     grouped = True
-    readers: ClassVar[str] = (
+    # The sizes of a block of at most 256 KiB: what may be one, to be proven by its sum.
+    may_be = re.compile(rb"(?=\x00[\x00-\x04]..\x00[\x00-\x04]..)", re.DOTALL)
+    readers = (
         "`lzop -dc FILE` or `scrapy packs cat FILE` prints its WARC, and "
         "`scrapy packs export --warc-gz FILE` makes a file that every WARC tool opens"
     )
@@ -207,15 +237,12 @@ class LzopContainer:
 
     def encode(self, records: Sequence[bytes], offset: int = 0) -> tuple[bytes, list[RecordPlace]]:
         whole = b"".join(records)
-        out = b"".join(
-            [self._block(whole[place : place + BLOCK]) for place in range(0, len(whole), BLOCK)]
-        )
-        places, start, length = [], 0, len(out)
-        for record in records:
-            size = len(record)
-            places.append(RecordPlace(offset, length, start, size))
-            start += size
-        return out, places
+        blocks = [whole[place : place + BLOCK] for place in range(0, len(whole), BLOCK)]
+        out = b"".join(map(self._block, blocks))
+        sizes = [len(record) for record in records]
+        starts = accumulate(sizes, initial=0)
+        return out, [RecordPlace(offset, len(out), *each)
+                     for each in zip(starts, sizes, strict=False)]  # fmt: skip
 
     def _block(self, data: bytes) -> bytes:
         packed = self._lzo.compress(data)
@@ -272,44 +299,18 @@ class LzopContainer:
             raise PackDamagedError("a file of lzop with other sums than a pack has")
         return fixed + len(name) + 4
 
-    def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[PackFrame]:
-        size = file.seek(0, 2)
-        while offset < size:
-            file.seek(offset)
-            head = file.read(_PACKED)
-            if head == END and offset + len(END) == size:
-                return
-            frame = self._frame(file, offset, head)
-            if frame.problem:
-                if head[:4] == END:
-                    frame = frame._replace(problem="an end mark, and bytes after it")
-                frame = frame._replace(end=self._resume(file, offset + 1))
-            yield frame
-            offset = frame.end
-        yield PackFrame(offset, offset, b"", "no end mark")
-
-    def _frame(self, file: BinaryIO, offset: int, head: bytes) -> PackFrame:
+    def frame(self, file: BinaryIO, offset: int, limit: int) -> PackFrame | None:
+        file.seek(offset)
+        head = file.read(_PACKED)
+        if head == END:  # nothing follows it
+            return None
         try:
             size, length = _extent(head)
             block = head[:length] + file.read(max(0, length - len(head)))
-            if len(head) > length:
-                file.seek(offset + length)
             return PackFrame(offset, offset + length, self._open(block, size))
         except PackDamagedError as error:
-            return PackFrame(offset, offset, b"", str(error))
-
-    def _resume(self, file: BinaryIO, offset: int) -> int:
-        while True:
-            file.seek(offset)
-            window = file.read(_WINDOW + _PACKED)
-            for match in _MAY_BE.finditer(window[: _WINDOW + 7]):
-                place = offset + match.start()
-                file.seek(place)
-                if not self._frame(file, place, file.read(_PACKED)).problem:
-                    return place
-            if len(window) < _WINDOW + _PACKED:
-                return offset + len(window)
-            offset += _WINDOW
+            what = "an end mark, and bytes after it" if head.startswith(END) else str(error)
+            return PackFrame(offset, offset, b"", what)
 
 
 def _extent(head: bytes) -> tuple[int, int]:
@@ -324,22 +325,18 @@ def _extent(head: bytes) -> tuple[int, int]:
 GZIP_LEVEL: Final = 6
 ZSTD_LEVEL: Final = 3
 
-_GZIP_MAGIC: Final = b"\x1f\x8b\x08"
 _GZIP_AHEAD: Final = 262
 """Bytes of a window that deflate needs beside what it looks back at."""
-_ZSTD_MAGIC: Final = b"\x28\xb5\x2f\xfd"
 _STEP = 1 << 16
 _ERRORS = zlib.error, zstd.ZstdError, EOFError
 
 
 class MemberContainer(Container):
-    magic: bytes
     grouped = False
 
     def start(self, file: BinaryIO) -> int:
         file.seek(0)
-        head = file.read(len(self.magic))
-        if head != self.magic:
+        if not self.may_be.match(file.read(_BEGINNING)):
             raise PackDamagedError(f"not a file of {self.suffix}")
         return 0
 
@@ -363,18 +360,8 @@ class MemberContainer(Container):
             raise PackDamagedError("a member has another length than it should")
         return out
 
-    def frames(self, file: BinaryIO, offset: int, limit: int = RECORD_MAX) -> Iterator[PackFrame]:
-        while True:
-            file.seek(offset)
-            frame = self._frame(file, offset, limit)
-            if frame is None:
-                return
-            if frame.problem:
-                frame = frame._replace(end=self._resume(file, offset + 1, limit))
-            yield frame
-            offset = frame.end
-
-    def _frame(self, file: BinaryIO, offset: int, limit: int) -> PackFrame | None:
+    def frame(self, file: BinaryIO, offset: int, limit: int) -> PackFrame:
+        file.seek(offset)
         engine = self.engine()
         out: list[bytes] = []
         size, end = 0, offset
@@ -382,7 +369,7 @@ class MemberContainer(Container):
             while not engine.eof:
                 data = file.read(_STEP)
                 if not data:
-                    return None if end == offset else PackFrame(offset, offset, b"", "cut off")
+                    return PackFrame(offset, offset, b"", "cut off")
                 end += len(data)
                 out.append(engine.decompress(data, limit + 1 - size))
                 size += len(out[-1])
@@ -391,22 +378,6 @@ class MemberContainer(Container):
         except _ERRORS as error:
             return PackFrame(offset, offset, b"", f"a member is damaged: {error}")
         return PackFrame(offset, end - len(engine.unused_data), b"".join(out))
-
-    def _resume(self, file: BinaryIO, offset: int, limit: int) -> int:
-        while True:
-            file.seek(offset)
-            window = file.read(_WINDOW)
-            place = window.find(self.magic)
-            if place < 0:
-                if len(window) < _WINDOW:
-                    return offset + len(window)
-                offset += _WINDOW - len(self.magic) + 1
-                continue
-            file.seek(offset + place)
-            frame = self._frame(file, offset + place, limit)
-            if frame is not None and not frame.problem and frame.data:
-                return offset + place
-            offset += place + 1
 
     def compress(self, record: bytes) -> bytes:
         raise NotImplementedError
@@ -417,7 +388,7 @@ class MemberContainer(Container):
 
 class GzipContainer(MemberContainer):
     suffix = "gz"
-    magic = _GZIP_MAGIC
+    may_be = re.compile(rb"\x1f\x8b\x08")
     readers = "every WARC tool opens it"
     compression = f"gzip, level {GZIP_LEVEL}"
 
@@ -434,7 +405,7 @@ class GzipContainer(MemberContainer):
 
 class ZstdContainer(MemberContainer):
     suffix = "zst"
-    magic = _ZSTD_MAGIC
+    may_be = re.compile(rb"\x28\xb5\x2f\xfd")
     readers = "FastWARC opens it, and `zstd -dc FILE` prints its WARC for other tools"
     compression = f"Zstandard, level {ZSTD_LEVEL}"
 

@@ -8,12 +8,13 @@ import html
 import json
 import mimetypes
 import re
+import shutil
 import tempfile
-import uuid
 import zipfile
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from io import BufferedReader, BytesIO
 from itertools import islice
 from pathlib import Path
 from typing import Any, Final
@@ -23,7 +24,7 @@ from w3lib.encoding import html_to_unicode
 
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import pack_file, reader
-from scrapy_spider_suite.packs.cdxj import bundle_records
+from scrapy_spider_suite.packs.cdxj import RecordBundle, bundle_records
 from scrapy_spider_suite.packs.pack_file import PackFile
 from scrapy_spider_suite.packs.reader import Packs, Page, Selection, pages
 from scrapy_spider_suite.packs.warc import CrawlInfo, warcinfo
@@ -50,18 +51,17 @@ def export_warc(
 ) -> ExportResult:  # fmt: skip
     """Write the selected pages, their requests and metadata as WARC (*form* ``gz`` or ``zst``).
 
-    *target*: a file ``*.warc.gz`` or ``*.warc.zst``, or a folder that gets files of *file_max*
-    bytes; each is a pack with an index. *now*: seconds since the epoch. *progress* is called with 1
-    for each page. Raises `PackError` (a file exists, or has another name) and `OSError` (no
-    unfinished file is left).
+    *target*: a file ``*.warc.FORM``, or a folder that gets files of *file_max* bytes; each is a
+    pack with an index. *progress* is called with 1 for each page. Raises `PackError` (a file
+    exists, or has another name) and `OSError`; no unfinished file is left.
     """
     done = ExportResult()
     extension = f".warc.{form}"
     folder = not target.name.endswith(extension)
-    if folder and not target.suffix:
-        target.mkdir(parents=True, exist_ok=True)
-    if folder and not target.is_dir():
+    if folder and target.suffix and not target.is_dir():
         raise PackError(f"neither a folder nor a name that ends with {extension}: {target}")
+    if folder:
+        target.mkdir(parents=True, exist_ok=True)
     pack: PackFile | None = None
     try:
         for _, bundle in reader.captures(packs, selection):
@@ -77,10 +77,10 @@ def export_warc(
             progress(1)
         if pack is not None:
             pack.close()
-            pack = None
-    finally:
+    except BaseException:
         if pack is not None:
             pack.discard()
+        raise
     return done
 
 
@@ -91,22 +91,17 @@ def _begin(path: Path, form: str, crawl: CrawlInfo, now: float) -> PackFile:
         pack = PackFile(path, pack_file.make_container(form), now)
     except FileExistsError as error:
         raise PackError(f"an export was not finished: remove {path}{pack_file.OPEN}") from error
-    pack.append([bundle_records([warcinfo(crawl, path.name, now)])])
+    pack.append([RecordBundle([warcinfo(crawl, path.name, now)], [])])
     return pack
 
 
 def export_files(
     packs: Packs, selection: Selection, folder: Path, progress: Callable[[int], object]
 ) -> ExportResult:
-    """Write each body to ``HOST/NAME``, and the list ``pages.jsonl``. Existing files are replaced;
-    no path leaves *folder*. Raises `OSError`.
-    """
-    done = ExportResult()
+    """Write each body to ``HOST/NAME``, and the list `PAGE_LIST`; no path leaves *folder*."""
+    done = ExportResult(files=[folder / PAGE_LIST])
     folder.mkdir(parents=True, exist_ok=True)
-    with (
-        files.replacing_file(folder / PAGE_LIST) as new,
-        new.open("w", encoding="utf-8") as listing,
-    ):
+    with files.replacing_file(folder / PAGE_LIST) as new, new.open("w") as listing:
         for page, body in bodies(packs, selection, done):
             name = file_name(page)
             path = folder / name
@@ -118,7 +113,6 @@ def export_files(
             listing.write(json.dumps(row) + "\n")
             done.pages += 1
             progress(1)
-    done.files.append(folder / PAGE_LIST)
     return done
 
 
@@ -143,7 +137,6 @@ def file_name(page: Page) -> str:
 WACZ_VERSION: Final = "1.1.1"
 INDEX_LINES: Final = 3000
 _DATA = "data.warc.gz"
-_STEP = 1 << 20
 _TITLE = re.compile(r"<title[^>]{0,200}>([^<]{1,2000})</title", re.IGNORECASE)
 
 
@@ -151,10 +144,8 @@ def export_wacz(
     packs: Packs, selection: Selection, target: Path, crawl: CrawlInfo, now: float,
     progress: Callable[[int], object], manifest: bytes = b"",
 ) -> ExportResult:  # fmt: skip
-    """Write the selected pages to the WACZ file *target*; needs twice its room.
-
-    *now*: seconds since the epoch. *manifest*: JSON for ``crawl/manifest.json``. Raises `PackError`
-    (it exists, no page) and `OSError`; no part of it is left then.
+    """Write the selected pages to the WACZ file *target*; needs twice its room. *manifest*: JSON
+    for ``crawl/manifest.json``. Raises `PackError` (it exists, no page) and `OSError`.
     """
     if target.exists():
         raise PackError(f"it is there already: {target}")
@@ -190,7 +181,7 @@ def _write_index(lines: Iterator[bytes], folder: Path) -> None:
         while block := list(islice(lines, INDEX_LINES)):
             packed = gzip.compress(b"".join(block), mtime=0)
             key = b" ".join(block[0].split(b" ", 2)[:2]).decode()
-            place = {"offset": offset, "length": len(packed), "digest": _sha256([packed]),
+            place = {"offset": offset, "length": len(packed), "digest": _sha256(BytesIO(packed)),
                      "filename": "index.cdx.gz"}  # fmt: skip
             index.write(f"{key} {json.dumps(place)}\n".encode())
             data.write(packed)
@@ -213,9 +204,8 @@ def _write_pages(data: Path, target: Path) -> list[tuple[str, str]]:
 
 def _page(page: Page) -> dict[str, Any]:
     time = page.time or datetime.fromtimestamp(0, UTC)
-    found = re.search(r"urn:uuid:([0-9a-fA-F-]{36})", page.record.id)
-    row = {"id": found[1] if found else str(uuid.uuid5(uuid.NAMESPACE_URL, page.url)),
-           "url": page.url, "ts": f"{time:%Y-%m-%dT%H:%M:%SZ}"}  # fmt: skip
+    row = {"id": page.record.id.strip("<>").removeprefix("urn:uuid:"), "url": page.url,
+           "ts": f"{time:%Y-%m-%dT%H:%M:%SZ}"}  # fmt: skip
     title = title_of(page.body, page.head.get("Content-Type"))
     return {**row, "title": title} if title else row
 
@@ -236,13 +226,13 @@ def _write_package(folder: Path, crawl: CrawlInfo, now: float) -> None:
         "software": crawl.software,
         "resources": [
             {"name": path.name, "path": f"{path.parent.name}/{path.name}",
-             "hash": _sha256(_steps(path)), "bytes": path.stat().st_size}
+             "hash": _sha256(path.open("rb")), "bytes": path.stat().st_size}
             for path in sorted(folder.glob("*/*"))
         ],
     }  # fmt: skip
     data = json.dumps(package, indent=2).encode()
     (folder / "datapackage.json").write_bytes(data)
-    digest = {"path": "datapackage.json", "hash": _sha256([data])}
+    digest = {"path": "datapackage.json", "hash": _sha256(BytesIO(data))}
     (folder / "datapackage-digest.json").write_text(json.dumps(digest, indent=2))
 
 
@@ -253,19 +243,10 @@ def _zip(folder: Path, target: Path, now: float) -> None:
             info = zipfile.ZipInfo(str(path.relative_to(folder)), date)
             info.external_attr = 0o644 << 16
             info.file_size = path.stat().st_size
-            with archive.open(info, "w") as file:
-                for step in _steps(path):
-                    file.write(step)
+            with archive.open(info, "w") as file, path.open("rb") as source:
+                shutil.copyfileobj(source, file)
 
 
-def _steps(path: Path) -> Iterator[bytes]:
-    with path.open("rb") as file:
-        while step := file.read(_STEP):
-            yield step
-
-
-def _sha256(steps: Iterable[bytes]) -> str:
-    digest = hashlib.sha256()
-    for step in steps:
-        digest.update(step)
-    return f"sha256:{digest.hexdigest()}"
+def _sha256(file: BufferedReader | BytesIO) -> str:
+    with file:
+        return f"sha256:{hashlib.file_digest(file, 'sha256').hexdigest()}"

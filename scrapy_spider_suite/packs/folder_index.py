@@ -34,9 +34,7 @@ logger = logging.getLogger(__name__)
 
 
 def build_index(pack: str | Path, named: Path | None = None) -> int:
-    """Write the index of *pack*, for the name *named* if given; return its lines. Raises
-    `PackError` (no pack) and `OSError`.
-    """
+    """Write the index of *pack*, for the name *named* if given; return its number of lines."""
     pack = Path(pack)
     named = named or pack
     index = pack_file.index_path(named)
@@ -89,7 +87,7 @@ _TICK: Final = 100_000_000
 
 
 class IndexRun(NamedTuple):
-    """One file of the folder's index, and the packs it covers."""
+    """One file of the folder's index, and the packs that it covers."""
 
     lines: SortedLines
     packs: frozenset[str]
@@ -104,7 +102,7 @@ class FolderIndex:
         self._seen = -1
         self._runs: list[IndexRun] = []
         self._open: list[Path] = []
-        self._unindexed: list[Path] | None = None  # it is not known yet
+        self._unindexed: list[Path] = []
         self._spoilt: set[Path] = set()  # indexes
 
     def find(self, url: str) -> list[cdxj.IndexEntry]:
@@ -125,10 +123,6 @@ class FolderIndex:
     def unindexed_packs(self) -> list[Path]:
         """Closed packs without a usable index, or with a damaged line. Raises `OSError`."""
         self._refresh()
-        if self._unindexed is None:  # those who only `find` do not look through the folder again
-            listed = set[str]().union(*(run.packs for run in self._runs))
-            closed = pack_file.closed_packs(self.folder)
-            self._unindexed = [path for path in closed if path.name not in listed]
         spoilt = filter(Path.exists, map(_pack_of, sorted(self._spoilt)))
         return [*self._unindexed, *spoilt]
 
@@ -149,22 +143,21 @@ class FolderIndex:
             known = {run.lines.path: run for run in self._runs}
             self._runs = index_runs(self.folder, known)
             self._open = list(self.folder.glob(f"*{pack_file.INDEX}{pack_file.OPEN}"))
-            self._unindexed = None
+            listed = set[str]().union(*(run.packs for run in self._runs))
+            closed = pack_file.closed_packs(self.folder)
+            self._unindexed = [path for path in closed if path.name not in listed]
             same = (run.lines.path for run in self._runs if known.get(run.lines.path) is run)
             self._spoilt.intersection_update(same)
             self._seen = -1 if recent else changed
 
     def _growing(self, prefix: bytes) -> list[tuple[Path, bytes]]:
         found: list[tuple[Path, bytes]] = []
-        gone = False
         for path in self._open:
             try:
                 found += [(path, line) for line in GrowingLines(path).find(prefix)]
             except FileNotFoundError:  # the pack is closed by now
-                gone = True
-        if gone:
-            self._seen = -1
-            self._refresh()
+                self._seen = -1
+                self._refresh()
         return found
 
 
@@ -186,9 +179,7 @@ def index_runs(folder: Path, known: dict[Path, IndexRun] | None = None) -> list[
 
 
 def merge_indexes(folder: Path) -> int:
-    """Merge indexes of like size; return the number of files left. Does nothing if another process
-    merges. Raises `OSError`; the index is unchanged then.
-    """
+    """Merge indexes of like size unless another process does; return the number of files left."""
     with lock_indexes(folder) as mine:
         found = index_runs(folder)
         if not mine:
@@ -198,7 +189,12 @@ def merge_indexes(folder: Path) -> int:
             if path not in used and path.name.endswith((pack_file.INDEX, f"{pack_file.INDEX}.new")):
                 path.unlink(missing_ok=True)
         while group := mergeable(found):
-            merged = _merge(folder, group)
+            packs = frozenset[str]().union(*(run.packs for run in group))
+            path = folder / f"{_MERGED}{uuid.uuid4().hex}{pack_file.INDEX}"
+            head = _HEAD + json.dumps({"packs": sorted(packs)}).encode() + b"\n"
+            lines = (line + b"\n" for line in heapq.merge(*map(run_lines, group)))
+            cdxj.write_lines(chain([head], lines), path)
+            merged = IndexRun(SortedLines(path), packs, True)
             found = [run for run in found if run not in group] + [merged]
             for run in group:
                 if run.merged:
@@ -214,15 +210,6 @@ def mergeable(found: Sequence[IndexRun]) -> list[IndexRun]:
         by_class.setdefault((size.bit_length() - 1) // 2, []).append(run)
     full = [number for number, group in by_class.items() if len(group) >= FAN_IN]
     return by_class[min(full)][:_RUNS_KEPT] if full else []
-
-
-def _merge(folder: Path, group: Sequence[IndexRun]) -> IndexRun:
-    packs = sorted(set().union(*(run.packs for run in group)))
-    path = folder / f"{_MERGED}{uuid.uuid4().hex}{pack_file.INDEX}"
-    head = _HEAD + json.dumps({"packs": packs}).encode() + b"\n"
-    lines = (line + b"\n" for line in heapq.merge(*map(run_lines, group)))
-    cdxj.write_lines(chain([head], lines), path)
-    return IndexRun(SortedLines(path), frozenset(packs), True)
 
 
 def run_lines(run: IndexRun) -> Iterator[bytes]:
@@ -249,11 +236,10 @@ def _known(path: Path, known: dict[Path, IndexRun] | None, *, kept: bool = True)
 
 
 def _packs_in(merged: SortedLines) -> frozenset[str]:
-    try:
+    with suppress(ValueError, TypeError, KeyError, RecursionError):
         packs = json.loads(next(iter(merged), b"").removeprefix(_HEAD))["packs"]
         return frozenset(map(str, packs))
-    except (ValueError, TypeError, KeyError, RecursionError):
-        return frozenset()
+    return frozenset()
 
 
 def _pack_of(index: Path) -> Path:
@@ -268,24 +254,20 @@ def _is_sound(lines: SortedLines, pack: Path) -> bool:
 
 
 def _is_line(line: bytes) -> bool:
-    try:
+    with suppress(PackDamagedError):
         return line.startswith(_HEAD) or bool(cdxj.parse_entry(line))
-    except PackDamagedError:
-        return False
+    return False
 
 
 def is_indexed(pack: Path) -> bool:
-    try:
+    with suppress(FileNotFoundError):
         lines = SortedLines(pack_file.index_path(pack))
-    except FileNotFoundError:
-        return False
-    return _is_sound(lines, pack) and all(map(_is_line, lines))
+        return _is_sound(lines, pack) and all(map(_is_line, lines))
+    return False
 
 
 def repair_indexes(folder: Path) -> int:
-    """Make missing and damaged indexes; remove merged ones that cover them or are damaged. Return
-    the number made. Raises `OSError`.
-    """
+    """Make missing and damaged indexes, remove damaged merged ones; return the number made."""
     with lock_indexes(folder, wait=True):
         broken = [path for path in pack_file.closed_packs(folder) if not is_indexed(path)]
         names = {path.name for path in broken}
@@ -310,11 +292,10 @@ class IndexMerger:
 
     def poll(self) -> str:
         """Start a process if needed, or collect its end; return its error. Raises `OSError`."""
-        process, self._process = self._process, None
-        if process is not None and process.poll() is None:
-            self._process = process
-        elif process is not None:
-            return last_error_line(process)
+        if (process := self._process) is not None:
+            if process.poll() is not None:
+                self._process = None
+                return last_error_line(process)
         elif self._wanted:
             self._wanted = False
             if mergeable(index_runs(self._folder)):
@@ -347,12 +328,8 @@ def main(arguments: list[str]) -> int:
     return 0
 
 
-_INDEXES_KEPT: Final = 64
-"""Temporary indexes that are kept, an open file each."""
-
-
 class TemporaryIndexes:
-    """Indexes of packs that have none; each pack is read once."""
+    """Indexes of packs that have none, an open file each; each pack is read once."""
 
     def __init__(self) -> None:
         self._made: dict[tuple[Path, tuple[int, int, int]], SortedLines] = {}
@@ -361,22 +338,12 @@ class TemporaryIndexes:
         """Return every entry of *url* in the closed *pack*. Raises `OSError`."""
         url = clean_url(url)
         key = pack, cdxj.file_identity(pack.stat())
-        lines = self._made.get(key)
-        if lines is None:
+        if key not in self._made:
             logger.warning("%s has no index that serves: it is read whole; `scrapy packs merge` "
                            "makes one", pack)  # fmt: skip
-            try:
-                lines = self._make(pack) if len(self._made) < _INDEXES_KEPT else None
-            except OSError as error:
-                logger.warning("An index of %s cannot be kept: %s", pack, error)
-        if lines is None:
-            return [entry for entry in index_entries(pack, pack.name) if entry.url == url]
-        self._made[key] = lines
-        found = map(cdxj.parse_entry, lines.find(f"{cdxj.line_key(url)} ".encode()))
+            with tempfile.TemporaryDirectory(prefix="scrapy-packs-") as folder:
+                named = Path(folder) / pack.name
+                build_index(pack, named)
+                self._made[key] = SortedLines(pack_file.index_path(named))
+        found = map(cdxj.parse_entry, self._made[key].find(f"{cdxj.line_key(url)} ".encode()))
         return [entry for entry in found if entry.url == url]
-
-    def _make(self, pack: Path) -> SortedLines:
-        with tempfile.TemporaryDirectory(prefix="scrapy-packs-") as folder:
-            named = Path(folder) / pack.name
-            build_index(pack, named)
-            return SortedLines(pack_file.index_path(named))

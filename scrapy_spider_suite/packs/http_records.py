@@ -1,7 +1,7 @@
 """HTTP heads as WARC records hold them, and bodies decoded within bounds.
 
-Where the stored body is joined or decompressed, fields that no longer fit get the prefix
-``X-Crawler-`` and ``Content-Length`` is that of the stored body, as in Common Crawl's records.
+Chunks are joined in a stored body, and it may be decompressed. Fields that no longer fit get the
+prefix ``X-Crawler-``, ``Content-Length`` is that of the stored body: as in Common Crawl's records.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import importlib
 import re
 import zlib
 from collections.abc import Callable, Iterable, Mapping
-from enum import IntEnum
+from functools import partial
 from types import ModuleType
 from typing import Final, NamedTuple
 
@@ -21,7 +21,7 @@ from scrapy_spider_suite.errors import PackDamagedError, PackError
 PREFIX: Final = b"X-Crawler-"
 
 _HEAD_END = re.compile(rb"\r?\n\r?\n")
-_STATUS = re.compile(rb"HTTP/(\d(?:\.\d)?) +(\d{3})(?: +([^\r\n]*))?")
+_STATUS = re.compile(rb"HTTP/\d(?:\.\d)? +(\d{3})")
 _TYPE = re.compile(rb"\ncontent-type[ \t]*:([^\n]*(?:\n[ \t][^\n]*)*)", re.IGNORECASE)
 _TOKEN = re.compile(rb"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
 _LINE = re.compile(rb"\r?\n(?![ \t])")
@@ -30,23 +30,10 @@ _CODINGS: Final = (b"transfer-encoding", b"content-encoding")
 _NO_BODY: Final = frozenset({204, 304})
 
 
-class BodyForm(IntEnum):
-    """How much of a body's encoding on the wire is left."""
-
-    WIRE = 0
-    """Chunked and compressed as it came."""
-    JOINED = 1
-    """``Transfer-Encoding`` is undone."""
-    DECODED = 2
-    """``Content-Encoding`` is undone, too."""
-
-
 class Head(NamedTuple):
-    """The first line and the fields of an HTTP response."""
+    """The status and the fields of an HTTP response."""
 
-    version: str
     status: int
-    reason: str
     fields: tuple[tuple[str, str], ...]
 
     def get(self, name: str, default: str = "") -> str:
@@ -64,40 +51,35 @@ class Head(NamedTuple):
         return [word.strip().lower() for word in joined.split(",") if word.strip()]
 
 
-def fit_head(
-    head: bytes, length: int, form: BodyForm = BodyForm.WIRE, *, method: str = "GET",
-    cut: bool = False,
-) -> bytes:  # fmt: skip
-    """Return *head* for a stored body of *length* bytes in *form*. Unchanged if right, for *cut*
-    bodies of ``BodyForm.WIRE``, and for answers without a body (HEAD, 1xx, 204, 304).
+def fit_head(head: bytes, length: int, *, decoded: bool = False, method: str = "GET") -> bytes:
+    """Return *head* for a stored body of *length* bytes without ``Transfer-Encoding``, and without
+    ``Content-Encoding`` if *decoded*. Unchanged if right, and for answers without a body.
     """
     head = _closed(head)
     lower = head.lower()
+    codings = _CODINGS if decoded else _CODINGS[:1]
     if (
         b"\r\ncontent-length: %d\r\n" % length in lower
         and lower.count(b"content-length") == 1
-        and not any(name in lower for name in _CODINGS[:form])
+        and not any(name in lower for name in codings)
     ):
         return head
     status = _STATUS.match(head)
-    number = int(status[2]) if status else 0
+    number = int(status[1]) if status else 0
     if method == "HEAD" or number in _NO_BODY or 100 <= number < 200:
         return head
     lines = _LINE.split(head[: -len(b"\r\n\r\n")])
-    names = [line.partition(b":")[0].strip().lower() for line in lines]
-    gone = set(_CODINGS[:form])
-    chunked = b"transfer-encoding" in names and b"transfer-encoding" not in gone
-    right = b"%d" % length
-    lengths = [line.partition(b":")[2].strip() for line, name in zip(lines, names, strict=True)
+    pairs = [line.partition(b":")[::2] for line in lines]
+    names = [name.strip().lower() for name, _ in pairs]
+    lengths = [value.strip() for name, (_, value) in zip(names, pairs, strict=True)
                if name == b"content-length"]  # fmt: skip
-    wrong = not chunked and not (cut and form is BodyForm.WIRE) and lengths not in ([], [right])
-    if wrong:
-        gone.add(b"content-length")
+    right = b"%d" % length
+    gone = {*codings, *([] if lengths in ([], [right]) else [b"content-length"])}
     if gone.isdisjoint(names):
         return head
     lines = [PREFIX + line if name in gone else line
              for line, name in zip(lines, names, strict=True)]  # fmt: skip
-    if not chunked and (wrong or not lengths):
+    if lengths != [right]:
         lines.append(b"Content-Length: " + right)
     return b"\r\n".join(lines) + b"\r\n\r\n"
 
@@ -109,17 +91,9 @@ def _closed(head: bytes) -> bytes:
     return (head[: found.start()] if found else head.rstrip(b"\r\n")) + b"\r\n\r\n"
 
 
-def build_head(
-    status: int,
-    fields: Mapping[bytes, Iterable[bytes]],
-    reason: str = "",
-    version: str = "1.1",
-) -> bytes:
-    """Return a head for a response without one. Line breaks in values become spaces; invalid field
-    names are left out.
-    """
-    phrase = re.sub(rb"[^\t\x20-\x7e\x80-\xff]", b" ", reason.encode("latin-1", "replace"))
-    lines = [b"HTTP/%b %03d %b" % (version.encode(), status, phrase)]
+def build_head(status: int, fields: Mapping[bytes, Iterable[bytes]]) -> bytes:
+    """Return a head; line breaks in values become spaces, invalid fields are left out."""
+    lines = [b"HTTP/1.1 %03d " % status]
     for name, values in fields.items():
         if _TOKEN.fullmatch(name):
             lines += [name + b": " + re.sub(rb"[\r\n\0]", b" ", value) for value in values]
@@ -145,20 +119,17 @@ def parse_head(head: bytes) -> Head:
             line = _FOLD.sub(b" ", line)
         name, _, value = line.partition(b":")
         fields.append((name.strip().decode("latin-1"), value.strip().decode("latin-1")))
-    reason = (status[3] or b"").decode("latin-1")
-    return Head(status[1].decode(), int(status[2]), reason, tuple(fields))
+    return Head(int(status[1]), tuple(fields))
 
 
 def status_and_type(head: bytes) -> tuple[int, str]:
-    """Return status and ``Content-Type`` in the *head* of a response, as `parse_head`; 0 and "" if
-    it is none.
-    """
+    """Return status and ``Content-Type`` in the *head* of a response; 0 and "" if it is none."""
     status = _STATUS.match(head)
     if status is None:
         return 0, ""
     found = _TYPE.search(head)
     value = b"" if found is None else _FOLD.sub(b" ", found[1]).strip()
-    return int(status[2]), value.decode("latin-1")
+    return int(status[1]), value.decode("latin-1")
 
 
 try:
@@ -171,103 +142,66 @@ MAX_BYTES: Final = 256 << 20
 _WINDOW: Final = 4096
 """Bytes at a time: a hostile body may have many members."""
 
-_CHUNK = re.compile(rb"[ \t]*([0-9A-Fa-f]{1,15})[^\r\n]*\r?\n")
-
 
 def decode_body(head: Head, body: bytes, limit: int = MAX_BYTES) -> bytes:
     """Return the payload of *body*, of a cut body its readable part. Raises `PackDamagedError`
     (wrongly encoded, over *limit* bytes) and `PackError` (unknown encoding; ``br`` needs Brotli).
     """
-    if "chunked" in head.all("Transfer-Encoding"):
-        body = join_chunks(body)
     for name in reversed(head.all("Content-Encoding")):
         if name != "identity" and body:
             if name not in _DECODERS:
                 raise PackError(f"a page is compressed in a way that is not known: {name[:40]}")
-            body = _DECODERS[name](body, limit)
+            try:
+                body = _DECODERS[name](body, limit + 1)
+            except _ERRORS as error:
+                raise PackDamagedError(f"bad compressed data: {error}") from error
+            if len(body) > limit:
+                break
     if len(body) > limit:
-        raise PackDamagedError(f"a page has more than {limit} bytes")
+        raise PackDamagedError(f"a page has more than {limit} bytes when it is decompressed")
     return body
 
 
-def join_chunks(body: bytes) -> bytes:
-    """Remove the framing of chunks (RFC 9112 §7.1); a body without it is returned as it is."""
-    parts: list[bytes] = []
-    place = 0
-    while match := _CHUNK.match(body, place):
-        size = int(match[1], 16)
-        if not size:
-            return b"".join(parts)
-        parts.append(body[match.end() : match.end() + size])
-        place = match.end() + size
-        place += 2 if body.startswith(b"\r\n", place) else body.startswith(b"\n", place)
-    return b"".join(parts) if parts and place >= len(body) else body
-
-
-def inflate(data: bytes, limit: int, bits: int) -> bytes:
-    """Decompress all members of *data* by zlib. Raises as `decode_body`."""
+def _inflate(bits: int, data: bytes, room: int) -> bytes:
     out: list[bytes] = []
-    room = limit + 1
     engine = zlib.decompressobj(bits)
     for place in range(0, len(data), _WINDOW):
         window = data[place : place + _WINDOW]
-        while window:
+        while window and room > 0:
             if engine.eof:
                 if not window.startswith(b"\x1f"):  # padding after the last member is none
                     return b"".join(out)
                 engine = zlib.decompressobj(bits)
-            try:
-                out.append(engine.decompress(window, room))
-            except zlib.error as error:
-                raise PackDamagedError(f"bad compressed data: {error}") from error
+            out.append(engine.decompress(window, room))
             room -= len(out[-1])
-            if room <= 0:
-                raise PackDamagedError(f"more than {limit} bytes when it is decompressed")
             window = engine.unused_data
     return b"".join(out)
 
 
-def _deflate(data: bytes, limit: int) -> bytes:
+def _deflate(data: bytes, room: int) -> bytes:
     raw = (data[0] & 0x0F) != 8 or int.from_bytes(data[:2], "big") % 31
-    return inflate(data, limit, -zlib.MAX_WBITS if raw else zlib.MAX_WBITS)
+    return _inflate(-zlib.MAX_WBITS if raw else zlib.MAX_WBITS, data, room)
 
 
-def _gzip(data: bytes, limit: int) -> bytes:
-    return inflate(data, limit, zlib.MAX_WBITS | 16)
-
-
-def _zstd(data: bytes, limit: int) -> bytes:
-    try:
-        out = zstd.ZstdDecompressor().decompress(data, limit + 1)
-    except zstd.ZstdError as error:
-        raise PackDamagedError(f"bad compressed data: {error}") from error
-    if len(out) > limit:
-        raise PackDamagedError(f"more than {limit} bytes when it is decompressed")
-    return out
-
-
-def _brotli(data: bytes, limit: int) -> bytes:
+def _brotli(data: bytes, room: int) -> bytes:
     if brotli is None:
         raise PackError("a page is compressed with br: pip install brotli")
     engine = brotli.Decompressor()
-    out, size = [], 0
-    try:
-        part = engine.process(data, output_buffer_limit=1 << 16)
-        while part:
-            out.append(part)
-            size += len(part)
-            if size > limit:
-                raise PackDamagedError(f"more than {limit} bytes when it is decompressed")
-            part = engine.process(b"", output_buffer_limit=1 << 16)
-    except brotli.error as error:
-        raise PackDamagedError(f"bad compressed data: {error}") from error
+    out = []
+    part = engine.process(data, output_buffer_limit=1 << 16)
+    while part and room > 0:
+        out.append(part)
+        room -= len(part)
+        part = engine.process(b"", output_buffer_limit=1 << 16)
     return b"".join(out)
 
 
+_gzip = partial(_inflate, zlib.MAX_WBITS | 16)
 _DECODERS: Final[dict[str, Callable[[bytes, int], bytes]]] = {
-    "gzip": _gzip,
-    "x-gzip": _gzip,
-    "deflate": _deflate,
-    "zstd": _zstd,
-    "br": _brotli,
-}
+    "gzip": _gzip, "x-gzip": _gzip, "deflate": _deflate, "br": _brotli,
+    "zstd": lambda data, room: zstd.ZstdDecompressor().decompress(data, room),
+}  # fmt: skip
+"""They return at most as many bytes as there is room, or a few more."""
+_ERRORS: Final[tuple[type[Exception], ...]] = (
+    zlib.error, zstd.ZstdError, *([] if brotli is None else [brotli.error]),
+)  # fmt: skip

@@ -16,17 +16,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs.containers import (
-    RECORD_MAX,
-    GzipContainer,
-)
+from scrapy_spider_suite.packs.containers import RECORD_MAX, GzipContainer
 from scrapy_spider_suite.packs.pack_file import OPEN, GroupFile, closed_path
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_file, write_all
 
 logger = logging.getLogger(__name__)
 
-ITEM_KIND: Final = "jsonl"
 ITEM_SUFFIX: Final = "jsonl.gz"
 BLOCK: Final = 1 << 17
 """Bytes of lines that are compressed together, unless one line has more."""
@@ -88,9 +84,6 @@ def _on_disk(folder: Path, data: bytes) -> FileIO:
 
 
 class ItemFile(GroupFile):
-    def __init__(self, path: Path, time: float, *, power: bool = False) -> None:
-        super().__init__(path, time, power=power)
-
     def append(self, lines: Iterable[bytes]) -> None:
         """Append whole lines, all or nothing. Raises `OSError`."""
         self.add(self._blocks(lines))
@@ -108,12 +101,10 @@ class ItemFile(GroupFile):
 
     def close(self) -> None:
         """Name the file, or remove it if it is empty. Raises `OSError`."""
-        if not self.size:
+        if self.size:
+            super().close()
+        else:
             self.discard()
-            return
-        self.end()
-        self.name()
-        self.abandon()
 
 
 def recover_items(path: Path, size: int) -> tuple[int, int] | None:

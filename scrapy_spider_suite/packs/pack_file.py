@@ -7,15 +7,18 @@ A group is in a file completely or not at all. An open file ends with ``.open`` 
 from __future__ import annotations
 
 import errno
-import json
+import logging
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import cache
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any, BinaryIO, Final, NamedTuple
+from typing import BinaryIO, Final, NamedTuple
+
+import msgspec
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs.cdxj import RecordBundle, sort_lines
@@ -24,13 +27,14 @@ from scrapy_spider_suite.packs.containers import (
     Container,
     GzipContainer,
     LzopContainer,
-    PackFrame,
     RecordPlace,
     ZstdContainer,
 )
 from scrapy_spider_suite.packs.warc import END, Record, parse_record, record_extent
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_file, write_all
+
+logger = logging.getLogger(__name__)
 
 FORMATS: Final[dict[str, type[Container]]] = {
     "lzo": LzopContainer,
@@ -74,7 +78,7 @@ def closed_packs(folder: Path) -> list[Path]:
 
 
 def pack_name(
-    name: str, time: float, serial: int, agent: str, form: str, *, kind: str = "warc"
+    name: str, time: float, serial: int, agent: str, form: str, kind: str = "warc"
 ) -> str:
     """Return ``NAME-TIME-SERIAL-AGENT.KIND.FORM``. *time*: seconds since the epoch."""
     stamp = f"{datetime.fromtimestamp(time, UTC):%Y%m%d%H%M%S}"
@@ -91,9 +95,9 @@ def plain_name(name: str) -> str:
 
 
 class GroupFile:
-    """A file written by groups; *path* is its closed name. *time*: when it was begun. *power*: sync
-    each group. Raises `OSError`, `FileExistsError` among them.
-    """
+    """A file written by groups. *path*: its closed name. *power*: sync each group."""
+
+    _late = False
 
     def __init__(self, path: Path, time: float, start: bytes = b"", *, power: bool = False) -> None:
         self.path = path
@@ -114,9 +118,7 @@ class GroupFile:
         self.size = len(start)
 
     def add(self, parts: Iterable[bytes]) -> None:
-        """Append *parts* as one group. Raises `OSError`: nothing of the group is in the file, which
-        can be used again unless it is `broken`.
-        """
+        """Append *parts* as one group, or nothing (`OSError`; see `broken`)."""
         size = self.size
         try:
             for part in parts:
@@ -148,6 +150,27 @@ class GroupFile:
             cut(self._file, self.size)
             raise
         self._ended = True
+
+    def close(self) -> None:
+        """Give it its closed name. Idempotent. Raises `OSError`."""
+        self.end()
+        self.name()
+        self.abandon()
+
+    def close_or_abandon(self) -> bool:
+        """Return whether it was closed, or abandoned: gone, broken. Raises `OSError`: try again."""
+        try:
+            self.close()
+            return True
+        except OSError as error:
+            if isinstance(error, FileNotFoundError) or self.broken:
+                logger.error("%s is left as it is, if it is there: %s", self.open_path, error)
+                self.abandon()
+                return False
+            if not self._late:
+                self._late = True
+                logger.warning("Cannot close %s yet: %s", self.open_path, error)
+            raise
 
     def name(self) -> None:
         """Give the file its closed name. Idempotent. Raises `OSError`."""
@@ -200,9 +223,7 @@ class PackFile(GroupFile):
             raise
 
     def append(self, bundles: Sequence[RecordBundle]) -> list[RecordPlace]:
-        """Append the records of *bundles* in one group; return where each bundle begins. Raises as
-        `add`.
-        """
+        """Append *bundles* in one group; return where each one begins. Raises as `add`."""
         data = list(chain.from_iterable([bundle.data for bundle in bundles]))
         group, places = self._form.encode(data, self.size)
         self.add((group,))
@@ -251,55 +272,36 @@ TEXT_INDEX: Final = "search"
 """Folder beside packs that holds the index of their texts."""
 
 
-class Uploaded(NamedTuple):
+class Uploaded(msgspec.Struct, frozen=True):
     """A checked upload: *size* in bytes, *md5* in hexadecimal, *time* as in WARC records."""
 
     url: str
-    size: int
-    md5: str
-    time: str
-
-
-def mark_of(pack: Path) -> Path:
-    return pack.with_name(f"{pack.name}{MARK}")
+    size: int = 0
+    md5: str = ""
+    """"" before the upload is finished."""
+    time: str = ""
 
 
 def find_upload(pack: Path) -> Uploaded | None:
-    found = _read(pack)
-    try:
-        return Uploaded(str(found["url"]), int(found["size"]), str(found["md5"]),
-                        str(found["time"]))  # fmt: skip
-    except (ValueError, TypeError, KeyError):  # then it is uploaded once more
-        return None
+    mark = _read_mark(pack)
+    return mark if mark.md5 else None
 
 
 def upload_url(pack: Path) -> str:
     """Return the URL where *pack* owns a file, complete or not; "" if nowhere."""
-    return str(_read(pack).get("url", ""))
+    return _read_mark(pack).url
 
 
-def _read(pack: Path) -> dict[str, Any]:
+def _read_mark(pack: Path) -> Uploaded:
     try:
-        found = json.loads(mark_of(pack).read_bytes())
-    except (FileNotFoundError, ValueError, RecursionError):
-        return {}
-    return found if isinstance(found, dict) else {}
+        return msgspec.json.decode(pack.with_name(pack.name + MARK).read_bytes(), type=Uploaded)
+    except (FileNotFoundError, msgspec.MsgspecError, RecursionError):  # it is uploaded once more
+        return Uploaded("")
 
 
 def mark_uploaded(pack: Path, done: Uploaded) -> None:
-    """Note the finished upload. Raises `OSError`."""
-    files.replace_file(mark_of(pack), json.dumps(done._asdict()).encode() + b"\n")
-
-
-def mark_begun(pack: Path, url: str) -> None:
-    """Note that the file at *url* is *pack*'s own. Raises `OSError`."""
-    files.replace_file(mark_of(pack), json.dumps({"url": url}).encode() + b"\n")
-
-
-def unmark_uploaded(pack: Path) -> None:
-    """Note that *pack* has to be uploaded again, if it was. Raises `OSError`."""
-    if mark_of(pack).exists():
-        mark_begun(pack, upload_url(pack))
+    """Note the upload; without *md5*, that the file at its URL is the pack's. Raises `OSError`."""
+    files.replace_file(pack.with_name(pack.name + MARK), msgspec.json.encode(done) + b"\n")
 
 
 def packs_to_upload(
@@ -309,13 +311,11 @@ def packs_to_upload(
     "" for any). Without *keep*, uploaded packs that are still here count, too. Raises `OSError`.
     """
     ending = f"-{plain_name(agent)}.warc." if agent else ".warc."
-    names = {path.name for path in folder.iterdir()} if folder.is_dir() else set[str]()
-    found = (folder / name for name in sorted(names) if ending in name and is_pack(Path(name)))
     left = []
-    for path in found:
-        done = find_upload(path) if keep else None
+    for path in closed_packs(folder) if folder.is_dir() else []:
+        done = find_upload(path) if keep and ending in path.name else None
         there = "" if done is None else done.url.removesuffix(f"/{path.name}")
-        if not path.name.endswith(OPEN) and (done is None or target not in ("", there)):
+        if ending in path.name and (done is None or target not in ("", there)):
             left.append(path)
     return left
 
@@ -341,14 +341,10 @@ def packs_missing(folder: Path) -> Iterator[Path]:
 
 def open_pack(path: Path) -> BinaryIO:
     """Open *path* for reading, whether it is open or closed by now. Raises `OSError`."""
-    try:
-        return path.open("rb")
-    except FileNotFoundError:
-        pass
-    try:
-        return path.with_name(path.name + OPEN).open("rb")
-    except FileNotFoundError:  # it was closed in between
-        return path.open("rb")
+    for name in (path, path.with_name(path.name + OPEN)):
+        with suppress(FileNotFoundError):
+            return name.open("rb")
+    return path.open("rb")  # it was closed in between
 
 
 def read_records(
@@ -416,9 +412,7 @@ class Damage(NamedTuple):
 
 
 def scan(path: Path, limit: int = RECORD_MAX) -> Iterator[RecordGroup | Damage]:
-    """Yield the groups and the damage of a pack, in order. An open pack ends with torn damage.
-    *limit*: bytes of a record. Raises `PackError` (no pack) and `OSError`.
-    """
+    """Yield groups and damage, of open packs a torn end. Raises `PackError`, `OSError`."""
     form = make_container(format_of(path))
     with path.open("rb") as file:
         yield from scan_from(form, file, first_group_offset(form, file), limit)
@@ -435,86 +429,53 @@ def first_group_offset(form: Container, file: BinaryIO) -> int:
 def scan_from(
     form: Container, file: BinaryIO, offset: int, limit: int = RECORD_MAX
 ) -> Iterator[RecordGroup | Damage]:
-    scanner = _GroupScanner(limit)
+    data, places = bytearray(), list[RecordPlace]()  # of a group that is not whole yet
+    begin = end = need = 0
+    why = ""  # what is wrong from *begin* on
     for frame in form.frames(file, offset, limit):
-        yield from scanner.add_frame(frame)
-    yield from scanner.finish()
+        problem = frame.problem
+        if not problem:
+            if not data:
+                if why and not frame.data.startswith(b"WARC/"):
+                    end = frame.end  # the rest of a group that is damaged
+                    continue
+                if why:
+                    yield Damage(begin, end - begin, why, False)
+                begin, need, why = frame.offset, 0, ""
+            data += frame.data
+            try:
+                need = _split(data, places, need, limit)
+            except PackDamagedError as error:
+                problem = str(error)
+        elif not data and not why:
+            begin = frame.offset
+        end = frame.end
+        if not problem and need == len(data):
+            found = [place._replace(offset=begin, length=end - begin) for place in places]
+            yield RecordGroup(begin, end - begin, bytes(data), found)
+        if problem or need == len(data):
+            why = why or problem
+            data.clear()
+            places.clear()
+    if data or why:
+        yield Damage(begin, end - begin, why or "a record is cut off", True)
 
 
-class _GroupScanner:
-    def __init__(self, limit: int) -> None:
-        self._limit = limit
-        self._data = bytearray()
-        self._records: list[RecordPlace] = []
-        # Where the first record begins that is not whole yet, and its end once that is known.
-        self._next = self._need = 0
-        self._offset = self._end = 0
-        self._why = ""
-
-    def add_frame(self, frame: PackFrame) -> Iterator[RecordGroup | Damage]:
-        if frame.problem:
-            self._spoil(frame.offset, frame.problem)
-            self._end = frame.end
-            if frame.end == frame.offset:  # no end mark
-                yield from self.finish()
-            return
-        if not self._data:
-            if self._why and not frame.data.startswith(b"WARC/"):
-                self._end = frame.end  # the rest of a group that is damaged
-                return
-            yield from self._report(torn=False)
-            self._offset = frame.offset
-        self._data += frame.data
-        self._end = frame.end
-        try:
-            whole = self._split()
-            if len(self._data) > 2 * self._limit:
-                raise PackDamagedError(f"records of {len(self._data)} bytes, packed as one")
-        except PackDamagedError as error:
-            self._spoil(self._offset, str(error))
-            return
-        if whole:
-            length = self._end - self._offset
-            places = [place._replace(offset=self._offset, length=length)
-                      for place in self._records]  # fmt: skip
-            yield RecordGroup(self._offset, length, bytes(self._data), places)
-            self._clear()
-
-    def finish(self) -> Iterator[Damage]:
-        if self._data:
-            self._spoil(self._offset, "a record is cut off")
-        yield from self._report(torn=True)
-
-    def _split(self) -> bool:
-        while self._next < len(self._data):
-            if self._need > len(self._data):
-                return False
-            found = record_extent(self._data, self._next)
-            if found is None:
-                return False
-            self._need = found[1]
-            if self._need - self._next > self._limit:
-                raise PackDamagedError(f"a record of more than {self._limit} bytes")
-            if self._need > len(self._data):
-                return False
-            if self._data[self._need - len(END) : self._need] != END:
+def _split(data: bytearray, places: list[RecordPlace], need: int, limit: int) -> int:
+    # *need*: where the first record ends that is not whole, or where it begins.
+    start = sum(places[-1][2:]) if places else 0
+    while start < len(data) and need <= len(data):
+        found = record_extent(data, start)
+        if found is None:
+            break
+        need = found[1]
+        if need - start > limit:
+            raise PackDamagedError(f"a record of more than {limit} bytes")
+        if need <= len(data):
+            if data[need - len(END) : need] != END:
                 raise PackDamagedError("a record does not end where it says")
-            self._records.append(RecordPlace(0, 0, self._next, self._need - self._next))
-            self._next = self._need
-        return True
-
-    def _spoil(self, offset: int, why: str) -> None:
-        if not self._why:
-            self._offset = self._offset if self._data else offset
-            self._why = why
-        self._clear()
-
-    def _clear(self) -> None:
-        self._data.clear()
-        self._records = []
-        self._next = self._need = 0
-
-    def _report(self, *, torn: bool) -> Iterator[Damage]:
-        if self._why:
-            yield Damage(self._offset, self._end - self._offset, self._why, torn)
-            self._why = ""
+            places.append(RecordPlace(0, 0, start, need - start))
+            start = need
+    if len(data) > 2 * limit:
+        raise PackDamagedError(f"records of {len(data)} bytes, packed as one")
+    return need

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from fnmatch import fnmatchcase
 from functools import cached_property
+from itertools import chain, groupby
+from operator import itemgetter
 from pathlib import Path
-from typing import NamedTuple, TypeAlias
 
 import xxhash
 
@@ -22,12 +23,18 @@ from scrapy_spider_suite.errors import (
     PackUploadedError,
 )
 from scrapy_spider_suite.packs import cdxj, folder_index, http_records, pack_file, warc
-from scrapy_spider_suite.packs.cdxj import GrowingLines, IndexEntry, Located, SortedLines
+from scrapy_spider_suite.packs.cdxj import (
+    PAGE_KINDS,
+    GrowingLines,
+    IndexEntry,
+    Located,
+    SortedLines,
+)
 from scrapy_spider_suite.packs.containers import RECORD_MAX, RecordPlace
 from scrapy_spider_suite.packs.folder_index import FolderIndex, TemporaryIndexes
 from scrapy_spider_suite.packs.http_records import Head, decode_body
 from scrapy_spider_suite.packs.pack_file import Damage, RecordGroup, Uploaded
-from scrapy_spider_suite.packs.warc import IDENTICAL, Link, Record, parse_date
+from scrapy_spider_suite.packs.warc import Link, Record, parse_date
 from scrapy_spider_suite.runtime.text import media_type
 from scrapy_spider_suite.urls.extract import PageContext, extract_edges
 from scrapy_spider_suite.urls.hosts import is_on_host
@@ -35,23 +42,17 @@ from scrapy_spider_suite.urls.hosts import is_on_host
 logger = logging.getLogger(__name__)
 
 
+@dataclass(eq=False, repr=False)
 class Page:
-    """A response, a revisit, or a resource.
-
-    Attributes:
-        record: the WARC record.
-        metadata: the record with its links, or None.
-        path, place: the pack (without ``.open``), and where in it.
+    """A response, a revisit, or a resource: its *record*, the *metadata* record with its links, the
+    *path* of the pack (without ``.open``), and the *place* in it.
     """
 
-    def __init__(
-        self, packs: Packs, path: Path, place: RecordPlace, record: Record, metadata: Record | None
-    ) -> None:
-        self._packs = packs
-        self.path = path
-        self.place = place
-        self.record = record
-        self.metadata = metadata
+    _packs: Packs
+    path: Path
+    place: RecordPlace
+    record: Record
+    metadata: Record | None
 
     def __repr__(self) -> str:
         return f"<Page {self.url} {self.record.get('WARC-Date')}>"
@@ -67,12 +68,12 @@ class Page:
     @cached_property
     def head(self) -> Head:
         """The head of the response; status 0 if there is none."""
-        if self.record.get("Content-Type").startswith("application/http"):
-            try:
-                return http_records.parse_head(http_records.split_message(self.record.block)[0])
-            except PackDamagedError:  # it was stored as it came
-                return Head("", 0, "", ())
-        return Head("", 0, "", (("Content-Type", self.record.get("Content-Type")),))
+        mime = self.record.get("Content-Type")
+        if not mime.startswith("application/http"):
+            return Head(0, (("Content-Type", mime),))
+        with suppress(PackDamagedError):  # it was stored as it came
+            return http_records.parse_head(http_records.split_message(self.record.block)[0])
+        return Head(0, ())
 
     @property
     def status(self) -> int:
@@ -120,18 +121,12 @@ class Page:
             return self.original.body
         if not self.head.status:
             return self.record.block
-        return decode_body(
-            self.head, http_records.split_message(self.record.block)[1], self._packs.limit
-        )
+        body = http_records.split_message(self.record.block)[1]
+        return decode_body(self.head, body, self._packs.limit)
 
     @property
     def digest(self) -> str:
         return self.record.get("WARC-Payload-Digest")
-
-    @property
-    def unchanged(self) -> bool:
-        """Whether it is a revisit because the bodies were equal, not because of a 304."""
-        return self.record.get("WARC-Profile") == IDENTICAL
 
     @property
     def links(self) -> list[Link]:
@@ -163,12 +158,9 @@ class Page:
         return next((value for field, value in found if field == name), "")
 
 
-PAGE_KINDS = frozenset({"response", "revisit", "resource"})
-
-
 def open_packs(*paths: str | Path, limit: int = RECORD_MAX) -> Packs:
     """Open files and folders. *limit*: decompressed bytes of a page; a larger page is damage.
-    Raises `PackError`: neither pack nor folder. An open pack may have been closed meanwhile.
+    Raises `PackError`: neither pack nor folder.
     """
     found = [Path(path) for path in paths]
     for path in found:
@@ -179,10 +171,8 @@ def open_packs(*paths: str | Path, limit: int = RECORD_MAX) -> Packs:
 
 
 class Packs:
-    """Pages in packs: iterate, or ask for a URL. Made by `open_packs`.
-
-    Other processes may get it. *damage*: the unreadable parts so far, by pack; they are logged,
-    and the pages around them are read.
+    """Pages in packs: iterate, or ask for a URL. Made by `open_packs`. *damage*: the unreadable
+    parts so far, by pack; they are logged, and the pages around them are read.
     """
 
     def __init__(self, paths: Iterable[Path], limit: int = RECORD_MAX) -> None:
@@ -192,9 +182,6 @@ class Packs:
         folders = {path if path.is_dir() else path.parent for path in self.paths}
         self._indexes = [FolderIndex(folder) for folder in sorted(folders)]
         self._unindexed = TemporaryIndexes()
-
-    def __reduce__(self) -> tuple[type[Packs], tuple[list[Path], int]]:
-        return Packs, (self.paths, self.limit)
 
     def files(self) -> list[Path]:
         """The packs by name. Raises `OSError`."""
@@ -217,19 +204,12 @@ class Packs:
     def pages(self, path: Path) -> Iterator[Page]:
         """The pages of one pack. Raises `OSError`."""
         last = _last_complete(path)
-        page: Page | None = None
-        for record, place in self._located(path):
+        for bundle in folder_index.captures_of(self._located(path)):
+            record, place = bundle[0]
             if record.kind in PAGE_KINDS:
-                if page is not None:
-                    yield page
                 if last is not None and place.offset > last:
                     return
-                page = Page(self, pack_file.closed_path(path), place, record, None)
-            elif page is not None and record.kind == "metadata" and not page.metadata:
-                mine = page.record.id in record.all("WARC-Concurrent-To")
-                page.metadata = record if mine else None
-        if page is not None:
-            yield page
+                yield page_of(self, pack_file.closed_path(path), bundle)
 
     def history(self, url: str) -> list[cdxj.IndexEntry]:
         found = [entry for _, entry in self._find(url)]
@@ -237,13 +217,11 @@ class Packs:
 
     def away(self) -> list[tuple[Path, Uploaded]]:
         """The packs that were uploaded and are not here."""
-        folders = filter(Path.is_dir, self.paths)
-        return [each for folder in folders for each in pack_file.packs_away(folder)]
+        return list(chain(*map(pack_file.packs_away, filter(Path.is_dir, self.paths))))
 
     def missing(self) -> list[Path]:
         """The packs that are neither here nor uploaded, but indexed."""
-        folders = filter(Path.is_dir, self.paths)
-        return [pack for folder in folders for pack in pack_file.packs_missing(folder)]
+        return list(chain(*map(pack_file.packs_missing, filter(Path.is_dir, self.paths))))
 
     def get(self, url: str, at: datetime | str | None = None) -> Page | None:
         """Return the last version of *url*, or the one valid *at* a time, or None.
@@ -259,14 +237,12 @@ class Packs:
 
     def page_at(self, url: str, date: str) -> Page | None:
         """Return the page fetched at that WARC-Date that is no revisit, or None."""
-        time = parse_date(date)
-        for folder, entry in self._find(url) if time else ():
-            assert time is not None
-            if entry.stamp == f"{time:%Y%m%d%H%M%S}" and entry.mime != cdxj.REVISIT:
-                page = self._page(folder, entry)
-                if page.time == time:
-                    return page
-        return None
+        if (time := parse_date(date)) is None:
+            return None
+        stamp = cdxj.timestamp_at(time)
+        found = (self._page(folder, entry) for folder, entry in self._find(url)
+                 if entry.stamp == stamp and entry.mime != cdxj.REVISIT)  # fmt: skip
+        return next((page for page in found if page.time == time), None)
 
     def page_with_digest(self, url: str, digest: str) -> Page | None:
         """Return a version of *url* with that payload digest that is no revisit, or None."""
@@ -274,18 +250,8 @@ class Packs:
                  if pair[1].digest == digest and pair[1].mime != cdxj.REVISIT)  # fmt: skip
         return next((self._page(*pair) for pair in found), None)
 
-    def versions(self, url: str) -> Iterator[tuple[Page, cdxj.IndexEntry]]:
-        """Every readable version of *url* and its entry, the newest first. Raises `OSError`."""
-        for folder, entry in sorted(self._find(url), key=lambda pair: pair[1].stamp, reverse=True):
-            try:
-                yield self._page(folder, entry), entry
-            except (PackError, FileNotFoundError):
-                continue
-
     def page_of(self, entry: cdxj.IndexEntry) -> Page | None:
-        """Return the page of an *entry*, also if it has moved since, or None. Raises
-        `PackUploadedError`, `PackMissingError`, `PackDamagedError`, `OSError`.
-        """
+        """Return the page of *entry*, also if it has moved since, or None. Raises as `get`."""
         for index in self._indexes:
             with suppress(PackDamagedError, PackMissingError, FileNotFoundError):
                 page = self._page(index.folder, entry)
@@ -329,8 +295,7 @@ class Packs:
     def _located(self, path: Path) -> Iterator[tuple[Record, RecordPlace]]:
         written = path.name.endswith(pack_file.OPEN)
         try:
-            parts = pack_file.scan(path, self.limit)
-            for part in parts:
+            for part in pack_file.scan(path, self.limit):
                 if isinstance(part, RecordGroup):
                     yield from part.records()
                 elif not (written and part.torn):
@@ -345,41 +310,25 @@ class Packs:
 def _last_complete(path: Path) -> int | None:
     if not path.name.endswith(pack_file.OPEN):
         return None
-    try:
-        line = GrowingLines(pack_file.index_path(path)).last()
-        return cdxj.parse_entry(line).place.offset if line else -1
-    except FileNotFoundError:
-        return None if pack_file.closed_path(path).exists() else -1
-    except PackDamagedError:
-        return -1
-
-
-CaptureRecords: TypeAlias = list[Located]
-"""The records of one capture: page, request, metadata."""
+    with suppress(PackDamagedError):
+        try:
+            line = GrowingLines(pack_file.index_path(path)).last()
+            return cdxj.parse_entry(line).place.offset
+        except FileNotFoundError:
+            return None if pack_file.closed_path(path).exists() else -1
+    return -1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Selection:
-    """Selected pages; an empty field selects all.
+    """Selected pages; an empty field selects all."""
 
-    Attributes:
-        hosts: ``example.com``; ``*.example.com`` is the host and all below it.
-        first, last: 14 digits, UTC, inclusive.
-        statuses: ``404``; ``4xx``.
-        mimes: ``text/html``; ``text/*``.
-        sample: number of random pages, always the same; 0 for all.
-    """
-
-    hosts: tuple[str, ...] = ()
-    first: str = ""
-    last: str = ""
-    statuses: tuple[str, ...] = ()
-    mimes: tuple[str, ...] = ()
-    sample: int = 0
-
-    @property
-    def all(self) -> bool:
-        return self == Selection()
+    hosts: tuple[str, ...] = ()  # ``example.com``; ``*.example.com``: and all below it
+    first: str = ""  # 14 digits, UTC
+    last: str = ""  # inclusive
+    statuses: tuple[str, ...] = ()  # ``404``; ``4xx``
+    mimes: tuple[str, ...] = ()  # ``text/html``; ``text/*``
+    sample: int = 0  # that many pages by chance, always the same
 
     def accepts(self, entry: IndexEntry) -> bool:
         """Whether *entry* is selected, apart from the sample."""
@@ -393,11 +342,6 @@ class Selection:
         )
 
 
-class SelectedEntry(NamedTuple):
-    pack: Path
-    entry: IndexEntry
-
-
 def pack_entries(pack: Path) -> Iterator[IndexEntry]:
     """Yield the entries of *pack*, read from it where the index is damaged. Raises `OSError`."""
     closed = pack_file.closed_path(pack)
@@ -409,57 +353,49 @@ def pack_entries(pack: Path) -> Iterator[IndexEntry]:
             continue
         whole = isinstance(lines, GrowingLines) or not lines.torn
         for line in lines:
-            if entry := _parsed(line):
-                yield entry
-            else:
+            try:
+                yield cdxj.parse_entry(line)
+            except PackDamagedError:  # its neighbours are sound
                 whole = False
-        if not whole:
+        if not whole and closed.exists():
             logger.warning("%s is damaged: the pack is read for what it should list", index)
-            yield from _unlisted(closed, lines)
+            listed = set(lines)
+            yield from (entry for entry in folder_index.index_entries(closed, closed.name)
+                        if entry.line() not in listed)  # fmt: skip
         return
     yield from folder_index.index_entries(closed if closed.exists() else pack, closed.name)
 
 
-def _parsed(line: bytes) -> IndexEntry | None:
-    try:
-        return cdxj.parse_entry(line)
-    except PackDamagedError:  # its neighbours are sound
-        return None
-
-
-def _unlisted(pack: Path, lines: Iterable[bytes]) -> Iterator[IndexEntry]:
-    listed = {(entry.place.offset, entry.place.start) for entry in map(_parsed, lines) if entry}
-    with suppress(FileNotFoundError):
-        for entry in folder_index.index_entries(pack, pack.name):
-            if (entry.place.offset, entry.place.start) not in listed:
-                yield entry
-
-
-def select(packs: Packs, selection: Selection) -> Iterator[SelectedEntry]:
+def select(packs: Packs, selection: Selection) -> Iterator[tuple[Path, IndexEntry]]:
     """Yield the selected entries, pack by pack, by key and time. Raises `OSError`."""
-    found = (SelectedEntry(pack_file.closed_path(pack), entry) for pack in packs.files()
+    found = ((pack_file.closed_path(pack), entry) for pack in packs.files()
              for entry in pack_entries(pack) if selection.accepts(entry))  # fmt: skip
     if not selection.sample:
         return found
-    sample = heapq.nsmallest(selection.sample, found, key=_draw)
-    return iter(sorted(sample, key=lambda one: (one.pack.name, one.pack, one.entry.key)))
+    sample = heapq.nsmallest(
+        selection.sample, found,
+        key=lambda one: xxhash.xxh3_64_intdigest(f"{one[1].url} {one[1].stamp}".encode()),
+    )  # fmt: skip
+    return iter(sorted(sample, key=lambda one: (one[0].name, one[0], one[1].key)))
 
 
-def captures(packs: Packs, selection: Selection) -> Iterator[tuple[Path, CaptureRecords]]:
+def captures(packs: Packs, selection: Selection) -> Iterator[tuple[Path, list[Located]]]:
     """Yield the pack and the records of each selected capture, in their order. Raises `OSError`."""
-    if selection.all:
-        for pack in packs.files():
-            entries = {(entry.place.offset, entry.place.start) for entry in pack_entries(pack)}
-            yield from _read(packs, pack_file.closed_path(pack), entries)
-        return
-    wanted: dict[Path, set[tuple[int, int]]] = {}
-    for pack, entry in select(packs, selection):
-        wanted.setdefault(pack, set()).add((entry.place.offset, entry.place.start))
-    for pack, places in wanted.items():
-        yield from _read(packs, pack, places)
+    for pack, found in groupby(select(packs, selection), key=itemgetter(0)):
+        places = {(entry.place.offset, entry.place.start) for _, entry in found}
+        form = pack_file.make_container(pack_file.format_of(pack))
+        with pack_file.open_pack(pack) as file:
+            for offset in sorted({offset for offset, _ in places}):
+                parts = pack_file.scan_from(form, file, offset, packs.limit)
+                for bundle in folder_index.captures_of(_records(packs, pack, parts)):
+                    record, place = bundle[0]
+                    if place.offset != offset:
+                        break
+                    if (offset, place.start) in places and record.kind in PAGE_KINDS:
+                        yield pack, bundle
 
 
-def page_of(packs: Packs, pack: Path, bundle: CaptureRecords) -> Page:
+def page_of(packs: Packs, pack: Path, bundle: list[Located]) -> Page:
     record, place = bundle[0]
     found = (other for other, _ in bundle if other.kind == "metadata")
     return Page(packs, pack, place, record, next(found, None))
@@ -471,21 +407,6 @@ def pages(packs: Packs, selection: Selection) -> Iterator[Page]:
         yield page_of(packs, pack, bundle)
 
 
-def _read(
-    packs: Packs, pack: Path, places: set[tuple[int, int]]
-) -> Iterator[tuple[Path, CaptureRecords]]:
-    form = pack_file.make_container(pack_file.format_of(pack))
-    with pack_file.open_pack(pack) as file:
-        for offset in sorted({offset for offset, _ in places}):
-            located = _records(packs, pack, pack_file.scan_from(form, file, offset, packs.limit))
-            for bundle in folder_index.captures_of(located):
-                record, place = bundle[0]
-                if place.offset != offset:
-                    break
-                if (offset, place.start) in places and record.kind in PAGE_KINDS:
-                    yield pack, bundle
-
-
 def _records(packs: Packs, pack: Path, parts: Iterable[RecordGroup | Damage]) -> Iterator[Located]:
     for part in parts:
         if isinstance(part, Damage):
@@ -493,7 +414,3 @@ def _records(packs: Packs, pack: Path, parts: Iterable[RecordGroup | Damage]) ->
                 packs.damage.append((pack, part))
             return
         yield from part.records()
-
-
-def _draw(one: SelectedEntry) -> int:
-    return xxhash.xxh3_64_intdigest(f"{one.entry.url} {one.entry.stamp}".encode())

@@ -17,17 +17,16 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Final, Protocol
+from typing import Any, Final, Protocol
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import cdxj, http_records, pack_file
-from scrapy_spider_suite.packs.cdxj import SortedLines, write_lines
-from scrapy_spider_suite.packs.containers import Container, GzipContainer, PackFrame
+from scrapy_spider_suite.packs.cdxj import PAGE_KINDS, SortedLines, write_lines
+from scrapy_spider_suite.packs.containers import GzipContainer, PackFrame
 from scrapy_spider_suite.packs.folder_index import build_index, is_indexed, lock_indexes
 from scrapy_spider_suite.packs.http_records import decode_body
 from scrapy_spider_suite.packs.item_file import is_item_pack
-from scrapy_spider_suite.packs.pack_file import Damage, RecordGroup
-from scrapy_spider_suite.packs.reader import PAGE_KINDS
+from scrapy_spider_suite.packs.pack_file import Damage, RecordGroup, Uploaded
 from scrapy_spider_suite.packs.warc import Record, sha1_digest, warc_date
 from scrapy_spider_suite.packs.writer import recover_folder
 from scrapy_spider_suite.runtime import files
@@ -41,24 +40,14 @@ _ELSEWHERE: Final = ("away", "uploaded")
 
 @dataclass(slots=True)
 class RedactionReceipt:
-    """What a redaction removed.
+    """What a redaction removed. *open*, *away*, *uploaded*: see docs/packs-commands.md."""
 
-    Attributes:
-        pages: pages of the target, revisits included. *revisits*: of them, elsewhere.
-        mentions: pages elsewhere that name it; removed only on request.
-        notes: links to it and requests from it, in records that stay.
-        packs: rewritten packs. *damaged*: unreadable bytes left out of them.
-        open: packs that are being written, unchanged.
-        away: URLs of uploaded packs, paths of missing ones, that hold pages of the target.
-        uploaded: URLs of old copies, until the rewritten packs are uploaded.
-    """
-
-    pages: int = 0
-    revisits: int = 0
-    mentions: int = 0
-    notes: int = 0
-    packs: int = 0
-    damaged: int = 0
+    pages: int = 0  # of the target, revisits included
+    revisits: int = 0  # elsewhere, of these pages
+    mentions: int = 0  # pages elsewhere that name it; removed only on request
+    notes: int = 0  # links to it and requests from it, in records that stay
+    packs: int = 0  # rewritten
+    damaged: int = 0  # unreadable bytes that were left out of these
     open: list[str] = field(default_factory=list)
     away: list[str] = field(default_factory=list)
     uploaded: list[str] = field(default_factory=list)
@@ -69,17 +58,18 @@ class ReceiptFile:
 
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / RECEIPTS
+        self._lines: list[bytes] = []  # of other calls
         self._digest = hashlib.sha256(name.encode()).hexdigest()
 
     def note(self, receipt: RedactionReceipt, now: float) -> None:
-        """Save facts that rewritten packs no longer tell, and add those of a killed call to
-        *receipt*. *now*: seconds since the epoch. Raises `OSError`.
-        """
-        rows = list(filter(None, map(self._row_of, self._lines())))
-        for name in _ELSEWHERE:
-            urls = [url for row in rows for url in row.get(name, ())]
-            setattr(receipt, name, list(dict.fromkeys([*urls, *getattr(receipt, name)])))
+        """Save what rewritten packs no longer tell; add that of a killed call to *receipt*."""
+        lines = self._path.read_bytes().splitlines() if self._path.exists() else []
+        for row in filter(None, map(self._row_of, lines)):
+            for name in _ELSEWHERE:
+                urls = [*row.get(name, ()), *getattr(receipt, name)]
+                setattr(receipt, name, list(dict.fromkeys(urls)))
         noted = {name: getattr(receipt, name) for name in _ELSEWHERE}
+        self._lines = [line for line in lines if not self._row_of(line)]
         self._put({_UNFINISHED: True, **noted}, now)
 
     def finish(self, receipt: RedactionReceipt, now: float) -> None:
@@ -88,13 +78,8 @@ class ReceiptFile:
 
     def _put(self, facts: dict[str, Any], now: float) -> None:
         row = {"id": uuid.uuid4().hex, "time": warc_date(now), "subject_sha256": self._digest}
-        row |= facts
-        lines = [line for line in self._lines() if not self._row_of(line)]
-        lines.append(json.dumps(row).encode())
+        lines = [*self._lines, json.dumps(row | facts).encode()]
         files.replace_file(self._path, b"".join(line + b"\n" for line in lines))
-
-    def _lines(self) -> list[bytes]:
-        return self._path.read_bytes().splitlines() if self._path.exists() else []
 
     def _row_of(self, line: bytes) -> dict[str, Any]:
         with suppress(ValueError, TypeError, AttributeError):
@@ -140,22 +125,18 @@ class RedactionTarget:
 class TextRedaction(Protocol):
     """Redacts the text index of a folder of packs, as the module `analysis.search` does."""
 
-    def hide_texts(self, folder: Path, *, host: str = "", url: str = "") -> None:
-        """Let no search find *host* or *url*; their bytes stay."""
+    def hide_texts(self, folder: Path, *, host: str = "", url: str = "") -> None: ...
 
-    def remove_texts(self, folder: Path, accepts: Callable[[str, str], bool]) -> None:
-        """Remove the pages that *accepts* accepts by URL and text, with every byte."""
+    def remove_texts(self, folder: Path, accepts: Callable[[str, str], bool]) -> None: ...
 
 
 def redact(
     folder: Path, target: RedactionTarget, now: float, progress: Callable[[int], object],
     texts: TextRedaction | None = None,
 ) -> RedactionReceipt:  # fmt: skip
-    """Take *target* out of the packs of *folder*.
-
-    *now*: seconds since the epoch. *progress* is called with the bytes of each finished pack.
-    *texts* redacts the text index. Raises `PackError` (indexes are being merged; a text index, no
-    *texts*) and `OSError` (disk full: call again).
+    """Take *target* out of the packs of *folder*. *now*: seconds since the epoch. *progress* is
+    called with the bytes of each finished pack. Raises `PackError` (indexes are being merged; a
+    text index, no *texts*) and `OSError` (disk full: call again).
     """
     if texts is None and (folder / pack_file.TEXT_INDEX).exists():
         place = folder / pack_file.TEXT_INDEX
@@ -209,12 +190,8 @@ def count_redaction(
 
 
 def _hide(folder: Path, packs: list[Path], target: RedactionTarget) -> None:
-    for pack in packs:
-        index = pack_file.index_path(pack)
-        try:
-            found = SortedLines(index)
-        except FileNotFoundError:
-            continue
+    for index in filter(Path.exists, map(pack_file.index_path, packs)):
+        found = SortedLines(index)
         if any(_leads(line, target) for line in found):
             write_lines((line + b"\n" for line in found if not _leads(line, target)), index)
     for path in folder.glob("merged-*.cdxj*"):  # those that were begun, too
@@ -225,12 +202,9 @@ def _hide(folder: Path, packs: list[Path], target: RedactionTarget) -> None:
 def _elsewhere(folder: Path, target: RedactionTarget) -> list[str]:
     places = [(pack, done.url) for pack, done in pack_file.packs_away(folder)]
     places += [(pack, str(pack)) for pack in pack_file.packs_missing(folder)]
-    found = []
-    for pack, place in places:
-        with suppress(FileNotFoundError):
-            if any(_leads(line, target) for line in SortedLines(pack_file.index_path(pack))):
-                found.append(place)
-    return found
+    indexed = ((pack_file.index_path(pack), place) for pack, place in places)
+    return [place for index, place in indexed if index.exists()
+            and any(_leads(line, target) for line in SortedLines(index))]  # fmt: skip
 
 
 def _leads(line: bytes, target: RedactionTarget) -> bool:
@@ -267,12 +241,11 @@ class _RecordFilter:
     def _names(self, record: Record) -> bool:
         if self._pattern.search(record.block):
             return True
-        try:
-            head, body = http_records.split_message(record.block)
+        head, body = http_records.split_message(record.block)
+        with suppress(PackError):
             payload = decode_body(http_records.parse_head(head), body)
-        except PackError:
-            return False
-        return self._pattern.search(payload) is not None
+            return self._pattern.search(payload) is not None
+        return False
 
     def _without_notes(self, record: Record) -> Record:
         if record.kind not in ("metadata", "request") or not self._pattern.search(record.block):
@@ -313,8 +286,14 @@ def _redact_pack(path: Path, keep: _RecordFilter, note: Callable[[], object]) ->
         for part in pack_file.scan(path):
             if isinstance(part, Damage):
                 keep.receipt.damaged += part.length
-            else:
-                file.write(_group(form, old, part, keep))
+                continue
+            before = [record for record, _ in part.records()]
+            after = [record for record in map(keep.filter_record, before) if record is not None]
+            if len(after) == len(before) and all(map(operator.is_, after, before)):
+                old.seek(part.offset)
+                file.write(old.read(part.length))
+            elif after:
+                file.write(form.encode([record.to_bytes() for record in after])[0])
         file.write(form.end())
         file.flush()
         os.fsync(file.fileno())
@@ -322,7 +301,7 @@ def _redact_pack(path: Path, keep: _RecordFilter, note: Callable[[], object]) ->
     if there := pack_file.upload_url(path):
         keep.receipt.uploaded.append(there)
         note()
-    pack_file.unmark_uploaded(path)  # it is to be uploaded once more, if it was
+        pack_file.mark_uploaded(path, Uploaded(there))  # it is to be uploaded once more
     # Without an index between the two, so that none leads to what is elsewhere by now.
     pack_file.index_path(path).unlink(missing_ok=True)
     os.replace(new, path)
@@ -331,20 +310,9 @@ def _redact_pack(path: Path, keep: _RecordFilter, note: Callable[[], object]) ->
     keep.receipt.packs += 1
 
 
-def _group(form: Container, old: BinaryIO, group: RecordGroup, keep: _RecordFilter) -> bytes:
-    before = [record for record, _ in group.records()]
-    after = [record for record in map(keep.filter_record, before) if record is not None]
-    if len(after) == len(before) and all(map(operator.is_, after, before)):
-        old.seek(group.offset)
-        return old.read(group.length)
-    return form.encode([record.to_bytes() for record in after])[0] if after else b""
-
-
 @dataclass(slots=True)
 class ItemRedactionReceipt:
-    """*items*: removed items. *files*: rewritten files. *damaged*: unreadable bytes left out of
-    them. *open*: unchanged open files.
-    """
+    """*items*: removed ones. *files*: rewritten. *damaged*: bytes left out. *open*: unchanged."""
 
     items: int = 0
     files: int = 0
@@ -355,30 +323,26 @@ class ItemRedactionReceipt:
 def redact_items(
     folder: Path, target: RedactionTarget, progress: Callable[[int], object], *, dry: bool = False
 ) -> ItemRedactionReceipt:
-    """Remove every item of *folder* that names *target*; with *dry* only count. *progress* is
-    called with the bytes of each file. Raises `OSError`.
-    """
+    """Remove items of *folder* that name *target*; with *dry* only count. Raises `OSError`."""
     receipt = ItemRedactionReceipt()
     for path in sorted(filter(is_item_pack, folder.iterdir())):
         size = path.stat().st_size
         if path.name.endswith(pack_file.OPEN):
             receipt.open.append(path.name)
         else:
-            _redact_file(path, target, receipt, dry=dry)
+            found = [(frame.end - frame.offset if frame.problem else 0, len(lines) - len(kept))
+                     for frame, lines, kept in _blocks(path, target)]  # fmt: skip
+            items = sum(items for _, items in found)
+            receipt.items += items
+            if items and not dry:
+                _redact_file(path, target)
+                receipt.files += 1
+                receipt.damaged += sum(damaged for damaged, _ in found)
         progress(size)
     return receipt
 
 
-def _redact_file(
-    path: Path, target: RedactionTarget, receipt: ItemRedactionReceipt, *, dry: bool
-) -> None:
-    items = damaged = 0
-    for frame, lines, kept in _blocks(path, target):
-        items += len(lines) - len(kept)
-        damaged += frame.end - frame.offset if frame.problem else 0
-    receipt.items += items
-    if dry or not items:
-        return
+def _redact_file(path: Path, target: RedactionTarget) -> None:
     with files.replacing_file(path) as new, new.open("wb") as out, path.open("rb") as file:
         for frame, lines, kept in _blocks(path, target):
             if len(kept) == len(lines) and not frame.problem:
@@ -386,8 +350,6 @@ def _redact_file(
                 out.write(file.read(frame.end - frame.offset))
             elif kept:
                 out.write(GzipContainer().compress(b"".join(kept)))
-    receipt.files += 1
-    receipt.damaged += damaged
 
 
 def _blocks(

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import Final
 
 import msgpack  # type: ignore[import-untyped]
 
@@ -25,7 +25,6 @@ _MOMENT: Final = 0.05
 """Seconds."""
 _SUMS: Final = 16
 """Bytes at the start of an lzop block, its checksums among them."""
-_Key: TypeAlias = tuple[str, int, int, bytes]
 
 
 @dataclass(slots=True)
@@ -47,8 +46,7 @@ class StoredPage:
             raise ValueError(f"{self.url} is in no pack yet")
         name, place = self.location
         flags = self.again | self.visited << 1 | self.first << 2
-        data: bytes = msgpack.packb((self.url, self.time, flags, name, *place))
-        return data
+        return bytes(msgpack.packb((self.url, self.time, flags, name, *place)))
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StoredPage:
@@ -56,10 +54,8 @@ class StoredPage:
         try:
             url, time, flags, name, *place = msgpack.unpackb(data)
             location = RecordLocation(Path(name).name, RecordPlace(*map(int, place)))
-            return cls(
-                str(url), float(time), bool(flags & 1), location,
-                visited=bool(flags & 2), first=bool(flags & 4),
-            )  # fmt: skip
+            return cls(str(url), float(time), bool(flags & 1), location,
+                       bool(flags & 2), bool(flags & 4))  # fmt: skip
         except (ValueError, TypeError, msgpack.UnpackException) as error:
             raise PackError(f"it is not known where a page is ({error})") from error
 
@@ -71,7 +67,7 @@ class StoredPageFinder:
         self._folders = list(folders)
         self._packs: dict[Path, Packs] = {}
         # The last groups, decompressed; *_size* is their bytes.
-        self._groups: OrderedDict[_Key, bytes] = OrderedDict()
+        self._groups: OrderedDict[tuple[str, int, int, bytes], bytes] = OrderedDict()
         self._size = 0
 
     def add(self, folder: Path) -> None:
@@ -80,9 +76,7 @@ class StoredPageFinder:
             self._folders = [folder, *self._folders]
 
     def find(self, stored: StoredPage) -> Page:
-        """Return the page, by the index if it has moved. Raises `PackError` (not there, or damaged)
-        and `OSError` (a folder is unreadable, perhaps for a time).
-        """
+        """Return the page, by the index if it has moved. Raises `PackError` and `OSError`."""
         if stored.location is None:
             raise PackError(f"{stored.url} is in no pack yet")
         absent: OSError | None = None
@@ -103,33 +97,27 @@ class StoredPageFinder:
 
     def _find(self, folder: Path, stored: StoredPage, location: RecordLocation) -> Page:
         path, when = folder / location.filename, warc_date(stored.time)
-        record, damage = None, ""
+        record, why = None, "the page is not there any more"
         try:
             record = self._read(path, location.place)
         except PackDamagedError as error:
-            damage = str(error)
+            why = str(error)
         # Not before the folder is known to be there.
-        if folder not in self._packs:
-            self._packs[folder] = Packs([folder])
-        packs = self._packs[folder]
+        packs = self._packs.get(folder) or self._packs.setdefault(folder, Packs([folder]))
         if record and record.url == clean_url(stored.url) and record.get("WARC-Date") == when:
             return Page(packs, path, location.place, record, None)
-        found = packs.page_at(stored.url, when)
-        if found is None:
-            time.sleep(_MOMENT)  # a pack that is just written anew has no index so long
-            found = packs.page_at(stored.url, when)
-        if found is None:
-            raise PackError(f"{location.filename}: {damage or 'the page is not there any more'}")
-        return found
+        for pause in (0.0, _MOMENT):  # a pack that is just written anew has no index so long
+            time.sleep(pause)
+            if (found := packs.page_at(stored.url, when)) is not None:
+                return found
+        raise PackError(f"{location.filename}: {why}")
 
     def _read(self, path: Path, place: RecordPlace) -> Record:
         with pack_file.open_pack(path) as file:
             file.seek(place.offset)
             # With the sums of its first block: the pack may have been written anew.
             key = (path.name, *place[:2], file.read(_SUMS))
-            data = self._groups.get(key)
-            if data is None:
-                data = pack_file.read_group(path, file, place, RECORD_MAX)
+            data = self._groups.get(key) or pack_file.read_group(path, file, place, RECORD_MAX)
         record = pack_file.record_at(data, place)
         if place.size < len(data):
             if key not in self._groups:

@@ -1,8 +1,7 @@
 """Uploads packs through `fsspec`, one or as they are closed, and checks them.
 
-Where incomplete files are visible (folder, SFTP) a pack is sent under another name, read back,
-renamed and checked. In an object store size and, if named, MD5 are compared. Closed packs without a
-mark are the work, so a restart continues it.
+Where incomplete files are visible (folder, SFTP) a pack is sent under another name, read back and
+renamed. In an object store size and, if named, MD5 are compared.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import re
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO, Final
@@ -65,7 +64,7 @@ class UploadTarget:
         `OSError` (unreadable here).
         """
         index = pack_file.index_path(pack)
-        sums = [_sum_of(path) for path in (index, pack)]
+        sums = [_sum_of(path.open("rb")) for path in (index, pack)]
         with self._connected(pack) as (system, folder):
             for path, (size, md5) in zip((index, pack), sums, strict=True):
                 self._put(system, path, f"{folder}/{path.name}", size, md5)
@@ -89,8 +88,8 @@ class UploadTarget:
             name = f"{folder}/{pack.name}"
             if not system.exists(name):
                 return
-            size, md5 = _sum_of(pack)
-            if system.info(name)["size"] != size or _md5_there(system, name) != md5:
+            sums = system.info(name)["size"], _sum_of(system.open(name, "rb"))[1]
+            if sums != _sum_of(pack.open("rb")):
                 raise PackUploadError("another file of that name is there: two agents must not "
                                       "have one SUITE_AGENT_NAME")  # fmt: skip
 
@@ -107,8 +106,10 @@ class UploadTarget:
             yield system, folder.rstrip("/")
         except Exception as error:  # each library of a file system has errors of its own
             self._system = None  # with its connections, which may be what is broken
-            what = f"{pack.name} could not be uploaded to {_masked(self.url)}: {_words(error)}"
-            raise PackUploadError(what) from error
+            words = " ".join(str(getattr(error, "strerror", None) or error).split())
+            what = f"could not be uploaded to {self.url}: {words or type(error).__name__}"
+            what = re.sub(r"://[^/\s@]*@", "://", what)  # whose they are is for no log
+            raise PackUploadError(f"{pack.name} {what:.500}") from error
 
     def _put(self, system: Any, path: Path, target: str, size: int, md5: str) -> None:
         whole = self._protocol in _WHOLE
@@ -131,20 +132,23 @@ class UploadTarget:
 
 
 def upload_pack(pack: Path, target: UploadTarget, now: float, *, keep: bool) -> Uploaded | None:
-    """Upload *pack*, mark it, and delete it unless *keep*. None: try again; another process has it,
-    or it has changed. Raises as `UploadTarget.send`.
+    """Upload *pack*, mark it, and delete it unless *keep*. None: another process has it, or it has
+    changed: try again. Raises as `UploadTarget.send`.
     """
     with pack.open("rb") as file:
         if not lock_file(file):
             return None
         before = file_identity(pack.stat())
-        if not _is_indexed(pack, before, keep=keep):
-            return None
+        if not (pack_file.index_path(pack).exists() if keep else is_indexed(pack)):
+            with lock_indexes(pack.parent, wait=True):
+                if not _is_still(pack, before):
+                    return None
+                build_index(pack)
         if pack_file.upload_url(pack) != target.place(pack):
             target.require_free(pack)
-            pack_file.mark_begun(pack, target.place(pack))
+            pack_file.mark_uploaded(pack, Uploaded(target.place(pack)))
         done = pack_file.find_upload(pack)
-        if done is None or (done.size, done.md5) != _sum_of(pack):
+        if done is None or (done.size, done.md5) != _sum_of(pack.open("rb")):
             done = target.send(pack, now)
         with lock_indexes(pack.parent, wait=True):
             if not _is_still(pack, before):
@@ -156,73 +160,33 @@ def upload_pack(pack: Path, target: UploadTarget, now: float, *, keep: bool) -> 
         return done
 
 
-def _is_indexed(pack: Path, before: tuple[int, int, int], *, keep: bool) -> bool:
-    def is_usable() -> bool:
-        return pack_file.index_path(pack).exists() if keep else is_indexed(pack)
-
-    if is_usable():
-        return True
-    with lock_indexes(pack.parent, wait=True):
-        if not _is_still(pack, before):
-            return False
-        if not is_usable():
-            build_index(pack)
-    return True
-
-
 def _is_still(pack: Path, before: tuple[int, int, int]) -> bool:
-    try:
+    with suppress(FileNotFoundError):
         return file_identity(pack.stat()) == before
-    except FileNotFoundError:
-        return False
+    return False
 
 
 def _require_sent(system: Any, name: str, size: int, md5: str, *, read: bool) -> None:
     system.invalidate_cache()
-    info = system.info(name)
-    there = _md5_of(info)
-    if not there and read:
-        there = _md5_there(system, name)
+    info, there = system.info(name), ""
+    raw = info.get("md5Hash") or getattr(info.get("content_settings"), "content_md5", None)
+    if raw:
+        there = (base64.b64decode(raw) if isinstance(raw, str) else bytes(raw)).hex()
+    elif read:
+        there = _sum_of(system.open(name, "rb"))[1]
     if info["size"] != size or (there and there != md5):
         system.rm_file(name)
         raise PackUploadError(f"what arrived is not what was sent: {info['size']} bytes of "
                               f"{size}, MD5 {there or '-'}, not {md5}")  # fmt: skip
 
 
-def _sum_of(path: Path) -> tuple[int, str]:
-    with path.open("rb") as file:
-        return _sum(file)
-
-
-def _md5_there(system: Any, name: str) -> str:
-    with system.open(name, "rb") as file:
-        return _sum(file)[1]
-
-
-def _sum(file: BinaryIO) -> tuple[int, str]:
+def _sum_of(file: BinaryIO) -> tuple[int, str]:
     size, found = 0, hashlib.md5(usedforsecurity=False)
-    while data := file.read(_STEP):
-        size += len(data)
-        found.update(data)
+    with file:
+        while data := file.read(_STEP):
+            size += len(data)
+            found.update(data)
     return size, found.hexdigest()
-
-
-def _md5_of(info: Mapping[str, Any]) -> str:
-    raw = info.get("md5Hash")
-    if raw is None:
-        raw = getattr(info.get("content_settings"), "content_md5", None)
-    if raw is None:
-        return ""
-    return (base64.b64decode(raw) if isinstance(raw, str) else bytes(raw)).hex()
-
-
-def _words(error: Exception) -> str:
-    words = " ".join(str(getattr(error, "strerror", None) or error).split())
-    return _masked(words or type(error).__name__)[:300]
-
-
-def _masked(text: str) -> str:
-    return re.sub(r"://[^/\s@]*@", "://", text)
 
 
 _LONGEST: Final = 300.0
@@ -230,7 +194,7 @@ _LONGEST: Final = 300.0
 
 class UploadThread:
     """Uploads the packs of *agent* in *folder*, the oldest first. *report* is called in the thread
-    with each pack and its upload or error. *rest* waits some seconds or for its event.
+    with each pack and its upload or error.
     """
 
     def __init__(
@@ -253,9 +217,7 @@ class UploadThread:
         self._closed.set()
 
     def finish(self, timeout: float) -> list[Path]:
-        """Upload the rest within *timeout* seconds, failed packs once more; return the packs left.
-        An unfinished upload ends with the process.
-        """
+        """Upload the rest within *timeout* seconds, failed packs once more; return what is left."""
         self._ending.set()
         self._closed.set()
         self._thread.join(timeout)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import xxhash
 
@@ -19,17 +18,9 @@ from scrapy_spider_suite.packs.pack_file import Damage
 from scrapy_spider_suite.packs.warc import Record, sha1_digest
 from scrapy_spider_suite.runtime.text import counted
 
-NAMED: Final = 1000
-"""Lines of an index that are named, of each kind."""
-
 
 class PackFinding(NamedTuple):
-    """One fault. *offset* and *length*: in the pack, or -1.
-
-    *kind*: ``damaged``, ``torn`` (no end), ``digest`` (a changed record), ``date`` (none),
-    ``index`` (lacks a page, leads to none, unsorted, absent), ``missing`` (a pack with an index is
-    gone, not uploaded).
-    """
+    """One fault, of a *kind* in docs/packs.md. *offset* and *length*: in the pack, or -1."""
 
     path: Path
     kind: str
@@ -40,9 +31,7 @@ class PackFinding(NamedTuple):
 
 
 def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]:
-    """Yield the faults of packs, of folders, and of their indexes. Open packs are read as far as
-    they are complete, without index. Raises `PackError` (no pack) and `OSError`.
-    """
+    """Yield the faults of packs, folders, indexes. Raises `PackError` (no pack) and `OSError`."""
     for path in map(Path, paths):
         if path.is_dir():
             for pack in sorted(filter(pack_file.is_pack, path.iterdir())):
@@ -92,8 +81,7 @@ def _check(path: Path, record: Record, place: RecordPlace) -> Iterator[PackFindi
         if payload != sha1_digest(body):
             yield PackFinding(path, "digest", "the body is not what it was", *where)
     if record.time is None:
-        what = f"no date: {record.get('WARC-Date')[:40]!r}"
-        yield PackFinding(path, "date", what, *where)
+        yield PackFinding(path, "date", f"no date: {record.get('WARC-Date')[:40]!r}", *where)
 
 
 def _verify_index(path: Path, true: tuple[int, int]) -> Iterator[PackFinding]:
@@ -103,47 +91,26 @@ def _verify_index(path: Path, true: tuple[int, int]) -> Iterator[PackFinding]:
     except FileNotFoundError:
         yield PackFinding(path, "index", "there is no index: `scrapy packs merge` makes one")
         return
-    disorder = sum(line < before for before, line in pairwise(lines))
+    disorder = sum(line <= before for before, line in pairwise(lines))
     if disorder:
-        yield PackFinding(
-            index, "index", counted(disorder, "line is", "lines are") + " out of order"
-        )
+        lines_are = counted(disorder, "line is", "lines are")
+        yield PackFinding(index, "index", f"{lines_are} out of order, or there several times")
     if _sum(lines) != true:
-        yield from _differences(path, index, lines)
-
-
-def _differences(path: Path, index: Path, lines: SortedLines) -> Iterator[PackFinding]:
-    listed = set(map(_key, lines))
-    true = set()
-    missing = wrong = 0
-    for entry in index_entries(path, path.name):
-        key = _key(entry.line())
-        true.add(key)
-        if key not in listed:
-            missing += 1
-            if missing <= NAMED:
+        listed, found = set(map(_key, lines)), set[int]()
+        for entry in index_entries(path, path.name):
+            found.add(key := _key(entry.line()))
+            if key not in listed:
                 yield PackFinding(index, "index", "a page is not in the index", entry.url)
-    for line in lines:
-        if _key(line) not in true:
-            wrong += 1
-            if wrong <= NAMED:
-                yield PackFinding(index, "index", *_what_is_wrong(line))
-    if not missing and not wrong:
-        what = "some lines are there several times, or lead to links that are not there"
-        yield PackFinding(index, "index", what)
+        for line in lines:
+            if _key(line) not in found:
+                try:
+                    url, what = cdxj.parse_entry(line).url, "a line leads to no page"
+                except PackDamagedError as error:
+                    url, what = "", str(error)
+                yield PackFinding(index, "index", what, url)
 
 
-def _key(line: bytes) -> int:
-    with suppress(PackDamagedError):  # it is no page's
-        line = cdxj.parse_entry(line)._replace(metadata=None).line()
-    return xxhash.xxh3_64_intdigest(line)
-
-
-def _what_is_wrong(line: bytes) -> tuple[str, str]:
-    try:
-        return "a line leads to no page", cdxj.parse_entry(line).url
-    except PackDamagedError as error:
-        return str(error), ""
+_key = xxhash.xxh3_64_intdigest
 
 
 def verify_missing(folder: Path) -> Iterator[PackFinding]:

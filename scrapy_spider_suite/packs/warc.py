@@ -1,8 +1,7 @@
 """WARC 1.1 records (ISO 28500:2017), and the records of one capture.
 
 Metadata lines are Heritrix's: ``via``, ``hopsFromSeed``, ``outlink: URL HOP CONTEXT``.
-``WARC-Payload-Digest`` is of the body as stored, as in warcio, FastWARC and pywb; with
-``BodyForm.JOINED`` it does not depend on chunks.
+``WARC-Payload-Digest`` is of the body as stored, as in warcio, FastWARC and pywb.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import msgspec
 
 from scrapy_spider_suite import __version__
 from scrapy_spider_suite.errors import PackDamagedError
-from scrapy_spider_suite.packs.http_records import BodyForm, fit_head
+from scrapy_spider_suite.packs.http_records import fit_head
 from scrapy_spider_suite.urls.page_digests import sha1_of, warc_digest
 
 VERSION: Final = b"WARC/1.1"
@@ -94,9 +93,7 @@ def format_record(
 
 
 def record_ids(count: int) -> Iterator[str]:
-    """Yield random ids (UUID version 4) without end; entropy is read for *count* at a time. A
-    process that forks must not share it with its child.
-    """
+    """Yield random ids (UUID version 4) without end; entropy is read for *count* at a time."""
     while True:
         text = os.urandom(16 * count).hex()
         for part in [text[place : place + 32] for place in range(0, len(text), 32)]:
@@ -192,13 +189,7 @@ REQUEST: Final = "application/http; msgtype=request"
 FIELDS: Final = "application/warc-fields"
 
 LINKS_READ_LATER: Final = "linksRead"
-"""A metadata line ``linksRead: later ROBOT``: the page was packed without its links, which ROBOT
-may follow.
-"""
-_FIELDS: Final = 1800
-"""Bytes of the fields of three records."""
-_LINK: Final = 120
-"""Bytes of a link in memory beside its characters."""
+"""A metadata line ``linksRead: later ROBOT``: links of a page that ROBOT may follow are missing."""
 _CONTEXTS: Final = {
     "a": "L a/@href",
     "area": "L area/@href",
@@ -212,9 +203,7 @@ _KINDS: Final = {context.partition(" ")[2]: kind for kind, context in _CONTEXTS.
 
 
 class Link(NamedTuple):
-    """A link of a page. *kind*: ``a``, ``area``, ``frame``, ``redirect``, ``refresh``,
-    ``canonical``, ``sitemap``, or the caller's own word.
-    """
+    """A link of a page. *kind*: as in `_CONTEXTS`, or the caller's own word."""
 
     url: str
     kind: str = "a"
@@ -227,43 +216,28 @@ class RefersTo(NamedTuple):
     url: str
     time: float
     digest: str
-    id: str = ""
 
 
 class Capture(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One fetch.
-
-    Attributes:
-        time: of the request, seconds since the epoch.
-        head: as on the wire, or of `build_head`.
-        body: in the encoding of *form*.
-        request: as sent; b"" for no request record.
-        address: IP address of the server.
-        truncated: ``length``, ``time``, ``disconnect``, ``unspecified``, or "".
-        protocols: such as ``http/1.1`` and ``tls/1.3``.
-        digest: of *body*, as of `sha1_digest`, where it is known; else it is computed.
-        original: makes it a revisit with that *profile*, without a body.
-        via: the page that led here. *hops*: L for each link, R for each redirect from the seed.
-        notes: more lines for the metadata record.
-    """
+    """One fetch. *time*: of the request, seconds since the epoch."""
 
     url: str
     time: float
-    head: bytes
-    body: bytes = b""
-    form: BodyForm = BodyForm.WIRE
+    head: bytes  # as on the wire, or of `build_head`
+    body: bytes = b""  # without chunks
+    decoded: bool = False  # the body is decompressed, too
     method: str = "GET"
-    request: bytes = b""
-    address: str = ""
-    truncated: str = ""
-    protocols: tuple[str, ...] = ()
-    digest: str = ""
-    original: RefersTo | None = None
-    profile: str = IDENTICAL
-    via: str = ""
-    hops: str = ""
+    request: bytes = b""  # as sent; empty: no request record
+    address: str = ""  # of the server, IP
+    truncated: str = ""  # or ``length``, ``time``, ``disconnect``, ``unspecified``
+    protocols: tuple[str, ...] = ()  # such as ``http/1.1`` and ``tls/1.3``
+    digest: str = ""  # of the body, as of `sha1_digest`, where it is known
+    original: RefersTo | None = None  # makes it a revisit, without a body
+    profile: str = IDENTICAL  # of the revisit
+    via: str = ""  # the page that led here
+    hops: str = ""  # L for each link, R for each redirect from the seed
     links: Sequence[tuple[str, str, bool]] = ()
-    notes: Mapping[str, str] = msgspec.field(default_factory=dict)
+    notes: Mapping[str, str] = msgspec.field(default_factory=dict)  # more lines of metadata
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,14 +257,13 @@ class CrawlInfo:
 
 def estimated_size(fetch: Capture) -> int:
     """Return the approximate bytes of the records of *fetch*."""
-    links = len(fetch.links) * _LINK + sum([len(link[0]) for link in fetch.links])
-    return len(fetch.head) + len(fetch.body) + len(fetch.request) + links + _FIELDS
+    # Of the fields of three records, and of a link in memory beside its characters.
+    links = 1800 + 120 * len(fetch.links) + sum([len(link[0]) for link in fetch.links])
+    return len(fetch.head) + len(fetch.body) + len(fetch.request) + links
 
 
 class CaptureRecords(NamedTuple):
-    """The records of a capture, as bytes, and what an index says of it. *url*: cleaned. *head*: of
-    the first record. *digest*: of the payload. *has_metadata*: the last record is metadata.
-    """
+    """The records of a capture, and what an index says of it; *digest*: of the payload."""
 
     records: list[bytes]
     url: str
@@ -300,17 +273,12 @@ class CaptureRecords(NamedTuple):
     has_metadata: bool
 
 
-def make_records(fetch: Capture) -> list[Record]:
-    """Return the records of *fetch*: response or revisit, request, metadata.
+def format_capture(fetch: Capture, ids: Iterator[str]) -> CaptureRecords:
+    """Return the records of *fetch*: response or revisit, request, metadata. *ids*: `record_ids`.
 
     Control characters are escaped in URLs, spaces elsewhere; empty fields are left out. Raises
     ValueError: the URL is longer than `URL_MAX`.
     """
-    return [parse_record(data)[0] for data in format_capture(fetch, record_ids(3)).records]
-
-
-def format_capture(fetch: Capture, ids: Iterator[str]) -> CaptureRecords:
-    """Return the records that `make_records` has, with *ids* of `record_ids`. Raises ValueError."""
     if len(fetch.url) > URL_MAX:
         raise ValueError(f"a URL of {len(fetch.url)} characters: {fetch.url[:200]!r}")
     url, date, first = clean_url(fetch.url), warc_date(fetch.time), next(ids)
@@ -319,15 +287,19 @@ def format_capture(fetch: Capture, ids: Iterator[str]) -> CaptureRecords:
     fields = [target, address, *[_field("WARC-Protocol", name) for name in fetch.protocols]]
     if fetch.original is None:
         kind, digest = "response", fetch.digest or sha1_digest(fetch.body)
-        head = fit_head(fetch.head, len(fetch.body), fetch.form, method=fetch.method,
-                        cut=bool(fetch.truncated))  # fmt: skip
+        head = fit_head(fetch.head, len(fetch.body), decoded=fetch.decoded, method=fetch.method)
         block = head + fetch.body
         fields += [_field("WARC-Payload-Digest", digest),
                    _field("WARC-Truncated", fetch.truncated)]  # fmt: skip
     else:
         kind, digest = "revisit", clean_value(fetch.original.digest)
         head = block = fit_head(fetch.head, 0, method="HEAD")
-        fields += _revisit_fields(fetch.original, fetch.profile)
+        fields += [
+            _field("WARC-Profile", fetch.profile),
+            _field("WARC-Refers-To-Target-URI", clean_url(fetch.original.url)),
+            _field("WARC-Refers-To-Date", warc_date(fetch.original.time)),
+            _field("WARC-Payload-Digest", digest),
+        ]
     records = [format_record(kind, first, date, block, RESPONSE, "".join(fields))]
     if fetch.request:
         fields = [target, address, tie]
@@ -343,17 +315,7 @@ def _field(name: str, value: str) -> str:
     return f"{name}: {clean_value(value)}\r\n" if value else ""
 
 
-def _revisit_fields(original: RefersTo, profile: str) -> list[str]:
-    return [
-        _field("WARC-Profile", profile),
-        _field("WARC-Refers-To", original.id),
-        _field("WARC-Refers-To-Target-URI", clean_url(original.url)),
-        _field("WARC-Refers-To-Date", warc_date(original.time)),
-        _field("WARC-Payload-Digest", original.digest),
-    ]
-
-
-def warcinfo(crawl: CrawlInfo, filename: str, time: float) -> Record:
+def warcinfo(crawl: CrawlInfo, filename: str, time: float) -> bytes:
     """Return the first record of the pack *filename*. *time*: seconds since the epoch."""
     lines = {
         "software": crawl.software,
@@ -370,11 +332,10 @@ def warcinfo(crawl: CrawlInfo, filename: str, time: float) -> Record:
         **crawl.notes,
     }
     block = "".join([_field(_name(name), value) for name, value in lines.items()])
-    data = format_record(
+    return format_record(
         "warcinfo", next(record_ids(1)), warc_date(time), block.encode("utf-8", "replace"), FIELDS,
         _field("WARC-Filename", filename),
     )  # fmt: skip
-    return parse_record(data)[0]
 
 
 def outlinks_of(metadata: Record) -> list[Link]:

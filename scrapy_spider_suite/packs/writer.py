@@ -8,28 +8,27 @@ import re
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, BinaryIO, Final, NamedTuple, Protocol
 
 from scrapy_spider_suite.errors import PackRefusedError, PackWriteError
 from scrapy_spider_suite.packs import pack_file, warc
-from scrapy_spider_suite.packs.cdxj import RecordBundle, bundle_captures, bundle_records
-from scrapy_spider_suite.packs.containers import RECORD_MAX, Container, RecordPlace
+from scrapy_spider_suite.packs.cdxj import RecordBundle, bundle_captures
+from scrapy_spider_suite.packs.containers import Container, RecordPlace
 from scrapy_spider_suite.packs.folder_index import build_index
 from scrapy_spider_suite.packs.pack_file import Damage, PackFile, RecordGroup
-from scrapy_spider_suite.packs.warc import Capture, CrawlInfo, Record
+from scrapy_spider_suite.packs.warc import Capture, CrawlInfo
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_file
 
 logger = logging.getLogger(__name__)
 
 GROUP: Final = 1 << 17
-"""Bytes of records that are handed to the thread and compressed together; one page may have more.
-"""
-_SERIALS = 100_000
+"""Bytes of records that are compressed together; one page may have more."""
 _IDS = 256
 """Ids that are cut from one read of entropy."""
 
@@ -54,67 +53,40 @@ class Waiter(Protocol):
 
 @dataclass(slots=True)
 class WriteJob:
-    """Records to write together, or the captures to make them of; then their *bundle*."""
+    """Captures to write side by side. *size*: approximate bytes; 0 requests a flush."""
 
-    records: Sequence[Record]
+    captures: Sequence[Capture]
     future: Waiter
     size: int = 0
-    """Approximate bytes; 0 requests a flush."""
-    fetches: Sequence[Capture] = ()
     time: float = 0.0
-    """When it was handed in, seconds since the epoch."""
     bundle: RecordBundle = field(init=False)
-
-    def make_bundle(self, ids: Iterator[str]) -> None:
-        """Raises `PackRefusedError`, or any error of a record."""
-        if self.fetches:
-            try:
-                self.bundle = bundle_captures(self.fetches, ids)
-            except Exception as error:
-                raise PackRefusedError(f"{self.fetches[-1].url:.200}: {error!r}") from error
-        else:
-            self.bundle = bundle_records(self.records)
-        self.records = self.fetches = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PackPlan:
-    """How packs are written.
-
-    Attributes:
-        agent: ends a pack's name; writers of one folder have different agents.
-        form: ``lzo``, ``gz``, ``zst``.
-        max_bytes, max_age: a pack is closed at that size, or age in seconds (0: never).
-        wait: seconds that a record waits for others to share its group.
-        power: sync each group, to survive a power failure.
-    """
+    """How packs are written."""
 
     folder: Path
     crawl: CrawlInfo
-    agent: str
-    form: str = "lzo"
-    max_bytes: int = 1 << 30
-    max_age: float = 3600.0
-    wait: float = 5.0
-    power: bool = False
+    agent: str  # ends a pack's name; writers of one folder have different agents
+    form: str = "lzo"  # or ``gz``, ``zst``
+    max_bytes: int = 1 << 30  # a pack is closed at that size,
+    max_age: float = 3600.0  # or at that age in seconds (0: never)
+    wait: float = 5.0  # seconds that a record waits for others to share its group
+    power: bool = False  # sync each group, to survive a power failure
 
 
 class GroupWriter:
-    """The group and the pack that are being written. Knows no clock: *now* is in seconds since the
-    epoch. *closed* is called with the path of each closed pack.
-    """
+    """The group and the pack that are being written. *closed* is called with each closed pack."""
 
-    def __init__(
-        self, plan: PackPlan, closed: Callable[[Path], object], form: Container | None = None
-    ) -> None:
+    def __init__(self, plan: PackPlan, closed: Callable[[Path], object]) -> None:
         self._plan = plan
         self._closed = closed
-        self.form = form or pack_file.make_container(plan.form)
+        self.form = pack_file.make_container(plan.form)
         self._ids = warc.record_ids(_IDS)
         self._pack: PackFile | None = None
         # Full packs that could not be closed yet: the disk was full.
         self._ending: list[PackFile] = []
-        self._late: set[Path] = set()  # those of them that were logged
         self._waiting: list[WriteJob] = []
         self._bytes = 0
         self._due = 0.0
@@ -122,10 +94,12 @@ class GroupWriter:
 
     def add_job(self, job: WriteJob, now: float) -> None:
         try:
-            job.make_bundle(self._ids)
-        except Exception as error:  # whoever waits must hear of whatever went wrong
-            _fail([job], error)
+            job.bundle = bundle_captures(job.captures, self._ids)
+        except Exception as error:  # whatever a capture holds
+            what = f"{job.captures[-1].url:.200}: {error!r}"
+            job.future.set_exception(PackRefusedError(what))
             return
+        job.captures = ()
         size = sum(map(len, job.bundle.data))
         if self._waiting and self._bytes + size > GROUP:
             self.write(now)
@@ -160,15 +134,15 @@ class GroupWriter:
         try:
             pack = self._current(now)
             places = pack.append([job.bundle for job in jobs])
-        except OSError as error:
-            _fail(jobs, _write_error(self._plan.folder, error))
+        except Exception as error:  # whoever waits must hear of whatever went wrong
+            if isinstance(error, OSError):
+                error = _write_error(self._plan.folder, error)
+            for job in jobs:
+                job.future.set_exception(error)
             if self._pack is not None and self._pack.broken:
                 logger.error("%s is left as it is: it could not be repaired", self._pack.path)
                 self._pack.abandon()
                 self._pack = None
-            return
-        except Exception as error:  # whoever waits must hear of whatever went wrong
-            _fail(jobs, error)
             return
         for job, place in zip(jobs, places, strict=True):
             job.future.set_result(RecordLocation(pack.path.name, place))
@@ -183,13 +157,12 @@ class GroupWriter:
         error = self._close_ending()
         for pack in self._ending:
             pack.abandon()
-        self._ending.clear()
         if error is not None:
             raise _write_error(self._plan.folder, error) from error
 
     def give_up(self, error: Exception) -> None:
-        jobs, self._waiting = self._waiting, []
-        _fail(jobs, error)
+        for job in self._waiting:
+            job.future.set_exception(error)
         for pack in filter(None, [self._pack, *self._ending]):
             pack.abandon()
 
@@ -198,7 +171,7 @@ class GroupWriter:
             pack = self._create(now)
             info = warc.warcinfo(self._plan.crawl, pack.path.name, now)
             try:
-                pack.append([bundle_records([info])])
+                pack.append([RecordBundle([info], [])])
             except OSError:
                 pack.discard()
                 raise
@@ -209,15 +182,13 @@ class GroupWriter:
         plan = self._plan
         plan.folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
         while True:
-            self._serial = self._serial % _SERIALS + 1
+            self._serial += 1
             name = pack_file.pack_name(plan.crawl.name, now, self._serial, plan.agent, plan.form)
             path = plan.folder / name
             # One that was uploaded has left its index.
             if not path.exists() and not pack_file.index_path(path).exists():
-                try:
+                with suppress(FileExistsError):
                     return PackFile(path, self.form, now, power=plan.power)
-                except FileExistsError:
-                    continue
 
     def _rotate(self, now: float) -> None:
         pack, plan = self._pack, self._plan
@@ -231,30 +202,18 @@ class GroupWriter:
         failed = None
         for pack in list(self._ending):
             try:
-                pack.close()
+                closed = pack.close_or_abandon()
             except OSError as error:
-                if isinstance(error, FileNotFoundError) or pack.broken:
-                    self._ending.remove(pack)
-                    logger.error("%s is left as it is, if it is there: %s", pack.open_path, error)
-                    pack.abandon()
-                    continue
-                if pack.path not in self._late:
-                    self._late.add(pack.path)
-                    logger.warning("Cannot close %s yet: %s", pack.path, error)
                 failed = error
                 continue
             self._ending.remove(pack)
-            self._late.discard(pack.path)
+            if not closed:
+                continue
             try:
                 self._closed(pack.path)
             except Exception:  # what others do with a closed pack must not stop the writing
                 logger.exception("After closing %s", pack.path)
         return failed
-
-
-def _fail(jobs: Sequence[WriteJob], error: Exception) -> None:
-    for job in jobs:
-        job.future.set_exception(error)
 
 
 def _write_error(folder: Path, error: OSError) -> PackWriteError:
@@ -267,26 +226,19 @@ _LEFT = re.compile(rf"({pack_file.NAME})\.(?:cdxj\.(?:open|new|raw)|open\.new)")
 
 
 class PackRecovery(NamedTuple):
-    """*path*: the closed pack; None if it had no page and was removed. *kept*, *cut*: bytes in and
-    not in it. *records*: their number.
-    """
+    """*path*: the closed pack; None if it had no page and was removed. *cut*: bytes left out."""
 
     path: Path | None
-    kept: int
     cut: int
-    records: int
     damage: list[Damage]
 
 
 def recover_folder(folder: Path, agent: str = "") -> list[PackRecovery]:
     """Close open packs of *folder* that nobody writes, or an *agent*'s. Raises `OSError`."""
     ending = f"-{pack_file.plain_name(agent)}.warc." if agent else ".warc."
-    found = []
-    for path in sorted(folder.glob(f"*{pack_file.OPEN}")):
-        if pack_file.is_pack(path) and ending in path.name:
-            recovery = recover_pack(path)
-            if recovery is not None:
-                found.append(recovery)
+    opened = (path for path in sorted(folder.glob(f"*{pack_file.OPEN}"))
+              if pack_file.is_pack(path) and ending in path.name)  # fmt: skip
+    found = [each for each in map(recover_pack, opened) if each is not None]
     for path in folder.iterdir():
         left = _LEFT.fullmatch(path.name)
         if left and ending in path.name and not path.with_name(left[1] + pack_file.OPEN).exists():
@@ -294,11 +246,9 @@ def recover_folder(folder: Path, agent: str = "") -> list[PackRecovery]:
     return found
 
 
-def recover_pack(path: Path, limit: int = RECORD_MAX) -> PackRecovery | None:
-    """Close the open pack *path*; None if a process is writing it.
-
-    Without damage between groups they keep their places, else the pack is rewritten. *limit*: bytes
-    of a record. Raises `OSError`: nothing has changed, or all but the name.
+def recover_pack(path: Path) -> PackRecovery | None:
+    """Close the open pack *path*; None if a process is writing it. It is rewritten if there is
+    damage between groups. Raises `OSError`: nothing has changed, or all but the name.
     """
     form = pack_file.make_container(pack_file.format_of(path))
     with path.open("r+b") as file:
@@ -306,12 +256,10 @@ def recover_pack(path: Path, limit: int = RECORD_MAX) -> PackRecovery | None:
             return None
         kept: list[tuple[int, int]] = []
         damage: list[Damage] = []
-        records = 0
         start = pack_file.first_group_offset(form, file)
-        for found in pack_file.scan_from(form, file, start, limit):
+        for found in pack_file.scan_from(form, file, start):
             if isinstance(found, RecordGroup):
                 kept.append((found.offset, found.length))
-                records += len(found.places)
             else:
                 damage.append(found)
         size = file.seek(0, 2)
@@ -319,7 +267,7 @@ def recover_pack(path: Path, limit: int = RECORD_MAX) -> PackRecovery | None:
             pack_file.index_path(path).unlink(missing_ok=True)
             path.unlink()
             files.sync_path(path.parent)
-            return PackRecovery(None, 0, size, 0, damage)
+            return PackRecovery(None, size, damage)
         end = _remove_damage(path, file, form, start, kept)
     target = pack_file.closed_path(path)
     try:
@@ -329,8 +277,7 @@ def recover_pack(path: Path, limit: int = RECORD_MAX) -> PackRecovery | None:
     os.rename(path, target)
     pack_file.index_path(path).unlink(missing_ok=True)
     files.sync_path(path.parent)
-    lost = [part for part in damage if part.length]
-    return PackRecovery(target, end, max(0, size - end), records, lost)
+    return PackRecovery(target, max(0, size - end), [part for part in damage if part.length])
 
 
 def _remove_damage(
@@ -361,24 +308,21 @@ class PackWriter:
     """Writes packs as *plan* says; usable from several threads.
 
     Its thread first closes packs that a crash left open: *recovery*. *closed* is called in the
-    thread for each closed pack. *backlog_max*: bytes of records that may wait. *container* replaces
-    the plan's format. Raises `PackError` (no such format) and `OSError`.
+    thread for each closed pack. *backlog*: approximate bytes of records that wait for the thread.
+    Raises `PackError` (no such format) and `OSError`.
     """
 
     def __init__(
         self, plan: PackPlan, *, closed: Callable[[Path], object] = lambda path: None,
-        backlog_max: float = 64 << 20, clock: Callable[[], float] = time.time,
-        container: Container | None = None,
+        clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        self._groups = GroupWriter(plan, closed, container)
+        self._groups = GroupWriter(plan, closed)
         plan.folder.mkdir(parents=True, exist_ok=True)
         self.recovery: Future[list[PackRecovery]] = Future()
+        self.backlog = 0
         self._plan = plan
         self._clock = clock
         self._jobs: deque[WriteJob] = deque()
-        self._backlog = 0
-        self._backlog_max = backlog_max
-        self._enough = min(GROUP, backlog_max)
         self._due = False  # the thread has to go through the jobs
         self._changed = threading.Condition()
         self._ending = False
@@ -387,40 +331,18 @@ class PackWriter:
         self._thread = threading.Thread(target=self._run, name="packs", daemon=True)
         self._thread.start()
 
-    @property
-    def backlog(self) -> int:
-        return self._backlog
-
-    def append(self, records: Sequence[Record]) -> Future[RecordLocation]:
-        """Write *records* side by side; the future gets the location of the first in the writer's
-        thread, once they are on disk, or a `PackWriteError`: none of them is in a pack. Waits
-        while the backlog is full.
+    def append(self, captures: Sequence[Capture], waiter: Waiter) -> None:
+        """Write the records of *captures* side by side; never waits. In the writer's thread,
+        *waiter* gets the location of the first, once they are on disk, or a `PackWriteError` or
+        `PackRefusedError`: they are in no pack. Raises `PackWriteError`: the writer is closed.
         """
-        if not records:
-            raise ValueError("no records")
-        future: Future[RecordLocation] = Future()
-        future.set_running_or_notify_cancel()  # what is written is written
-        with self._changed:
-            while self._backlog > self._backlog_max and not self._ending:
-                self._changed.wait()
-            size = sum([len(record.block) + 600 for record in records])
-            self._put(WriteJob(records, future, size))
-        return future
-
-    def append_captures(self, captures: Sequence[Capture], waiter: Waiter) -> None:
-        """Make and write the records of *captures*; never waits. *waiter* is notified as a future
-        of `append`, or of a `PackRefusedError`. Raises `PackWriteError`: the writer is closed.
-        """
-        size = sum([warc.estimated_size(fetch) for fetch in captures])
-        with self._changed:
-            self._put(WriteJob((), waiter, size, captures))
+        self._put(WriteJob(captures, waiter, sum([warc.estimated_size(each) for each in captures])))
 
     def flush(self) -> Future[None]:
         """Write the collected records now; the future is set when they are written."""
         future: Future[None] = Future()
-        future.set_running_or_notify_cancel()
-        with self._changed:
-            self._put(WriteJob((), future))
+        future.set_running_or_notify_cancel()  # nobody cancels it
+        self._put(WriteJob((), future))
         return future
 
     def close(self) -> None:
@@ -434,17 +356,18 @@ class PackWriter:
             raise error
 
     def _put(self, job: WriteJob) -> None:
-        if self._ending:
-            raise PackWriteError("the writer of packs is closed")
-        job.time = self._clock()
-        self._jobs.append(job)
-        self._backlog += job.size
-        # To wake the thread costs more than to make a page's records: it wakes for a group of them.
-        if self._backlog >= self._enough or not job.size:
-            self._due = True
-            self._changed.notify_all()
-        elif len(self._jobs) == 1:
-            self._changed.notify_all()  # it looks when the first one has waited long enough
+        with self._changed:
+            if self._ending:
+                raise PackWriteError("the writer of packs is closed")
+            job.time = self._clock()
+            self._jobs.append(job)
+            self.backlog += job.size
+            # To wake the thread costs more than to make a page's records: it wakes for a group.
+            if self.backlog >= GROUP or not job.size:
+                self._due = True
+                self._changed.notify_all()
+            elif len(self._jobs) == 1:
+                self._changed.notify_all()  # it looks when the first one has waited long enough
 
     def _run(self) -> None:
         job: WriteJob | None = None
@@ -476,8 +399,7 @@ class PackWriter:
                 self._due = self._ending
                 return None
             job = self._jobs.popleft()
-            self._backlog -= job.size
-            self._changed.notify_all()
+            self.backlog -= job.size
             return job
 
     def _seconds_to_wait(self, now: float) -> float | None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from unittest import mock
 from xml.etree import ElementTree
 
 import networkx
@@ -16,6 +17,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scrapy_spider_suite.analysis import ranks
 from scrapy_spider_suite.analysis.link_graph import (
     KIND_OF,
     GraphBuilder,
@@ -154,7 +156,6 @@ def test_ranks_become_scores(tmp_path: Path) -> None:
         rows = lines(tmp_path / "page.txt.gz")
         assert [float(score) for _, score in rows] == sorted((float(s) for _, s in rows))[::-1]
     of_pages, of_hosts = (ScoreTable.read(tmp_path / f"{name}.txt.gz") for name in ("page", "host"))
-    assert len(of_pages) == 5
     best = max((url for url, _ in rows), key=lambda url: of_pages.of_url(url, 0, ""))
     assert best == rows[0][0]
     assert of_pages.of_url("http://new.test/", 0, "") == 0.0
@@ -179,7 +180,8 @@ def test_pagerank_is_that_of_networkx(graph: tuple[int, set[tuple[int, int]]]) -
     other.add_nodes_from(range(count))
     other.add_edges_from(edges)
     expected = networkx.pagerank(other, tol=1e-13, max_iter=1000)
-    got = pagerank(np.array(sorted(edges), np.uint32).reshape(-1, 2), count, tolerance=1e-13)
+    with mock.patch.object(ranks, "TOLERANCE", 1e-13):
+        got = pagerank(np.array(sorted(edges), np.uint32).reshape(-1, 2), count)
     assert got == pytest.approx([expected[n] for n in range(count)], rel=1e-6)
     assert got.sum() == pytest.approx(1)
 
@@ -205,12 +207,6 @@ def test_a_bad_file_of_scores_is_named(tmp_path: Path) -> None:
         ScoreTable.read(path)
     path.write_text("")
     assert ScoreTable.read(path).get("a.test") == 0.0
-
-
-def test_no_damping_above_one() -> None:
-    """It would never come to rest."""
-    with pytest.raises(ValueError, match="damping"):
-        pagerank(np.empty((0, 2), np.uint32), 3, damping=1.0)
 
 
 def test_the_benchmark_runs() -> None:

@@ -81,7 +81,6 @@ def test_memory_is_fixed_and_the_oldest_go() -> None:
     signatures = [sign(words(draw)) for _ in range(50)]
     for number, each in enumerate(signatures):
         index.add(each, number)
-    assert len(index) == 20
     assert all(index.find(each) is None for each in signatures[:30])
     found = [index.find(each) for each in signatures[30:]]
     assert sum(got == (number, 1.0) for number, got in enumerate(found, 30)) == 20
@@ -100,8 +99,8 @@ def test_the_next_run_remembers() -> None:
         assert [again.find(one) for one in signatures] == [index.find(one) for one in signatures]
         index.add(each, number)
         again.add(each, number)
-    assert len(again) == len(index) == 20
-    assert len(NearIndex(136 * 21, rows=rows)) == 20
+    more = NearIndex(136 * 21, rows=rows)
+    assert sum(more.find(one) is not None for one in signatures) == 20
     less = NearIndex(136 * 5, rows=rows)
     found = [less.find(one) for one in signatures]
     assert found[:55] == [None] * 55

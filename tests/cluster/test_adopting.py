@@ -11,7 +11,7 @@ from time import sleep
 
 import pytest
 from support.handover_sides import Side
-from support.packs import fetch, plan
+from support.packs import fetch, hand_in, plan
 from support.virtual_crawl import WALL, all_urls, entry, trees
 from support.virtual_handover import Handing, names_of
 
@@ -36,7 +36,6 @@ from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ClusterError, TransportError
 from scrapy_spider_suite.frontier.entries import state_key
-from scrapy_spider_suite.packs.warc import make_records
 from scrapy_spider_suite.packs.writer import PackWriter
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.rocks_store import RocksStore
@@ -140,7 +139,7 @@ def pack(folder: Path, name: str, statuses: dict[int, int]) -> None:
     for number, status in statuses.items():
         head = f"HTTP/1.1 {status} X\r\nContent-Length: 2\r\n\r\n".encode()
         url = f"http://h{number}.t/{number}"
-        writer.append(make_records(fetch(number, b"ok", head=head, url=url)))
+        hand_in(writer, fetch(number, b"ok", head=head, url=url))
     writer.close()
 
 

@@ -13,8 +13,8 @@ from support.packs import NOW, fetch
 from support.packs_command import Packs, write
 
 from scrapy_spider_suite.analysis.ranks import ScoreTable
-from scrapy_spider_suite.packs import Capture, Link, RefersTo, sha1_digest
-from scrapy_spider_suite.packs.warc import NOT_MODIFIED
+from scrapy_spider_suite.packs import Capture, Link, RefersTo
+from scrapy_spider_suite.packs.warc import NOT_MODIFIED, sha1_digest
 
 A, B, C = "http://www.a.test/", "http://b.test/x", "http://c.test/"
 

@@ -12,7 +12,8 @@ from support.packs import CRAWL, fetch
 from support.packs_command import Packs, write
 
 from scrapy_spider_suite.analysis.page_text import TEXT_MIN, extract_text, sniff
-from scrapy_spider_suite.packs import RecordPlace, open_packs
+from scrapy_spider_suite.packs import open_packs
+from scrapy_spider_suite.packs.containers import RecordPlace
 from scrapy_spider_suite.packs.pack_file import read_records
 
 GERMAN = "Der Wanderer geht am Abend durch das Tal, und über den Bergen steht der Mond. " * 3

@@ -14,24 +14,15 @@ from pathlib import Path
 
 import pytest
 from scrapy.exceptions import UsageError
-from support.packs import NOW, body, fetch, head, plan
+from support.packs import NOW, body, fetch, hand_in, head, plan
 from support.packs_command import Packs
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs import (
-    FORMATS,
-    Link,
-    PackWriter,
-    RefersTo,
-    make_records,
-    merge_indexes,
-    open_packs,
-    sha1_digest,
-    verify,
-)
-from scrapy_spider_suite.packs.pack_file import packs_to_upload
+from scrapy_spider_suite.packs import Link, PackWriter, RefersTo, merge_indexes, open_packs, verify
+from scrapy_spider_suite.packs.pack_file import FORMATS, packs_to_upload
 from scrapy_spider_suite.packs.redaction import RECEIPTS, RedactionTarget, redact
 from scrapy_spider_suite.packs.upload import UploadTarget, upload_pack
+from scrapy_spider_suite.packs.warc import sha1_digest
 
 HOST = "secret.test"
 WORDS = b"what nobody shall read"
@@ -52,10 +43,10 @@ def fill(folder: Path, form: str) -> None:
             fetch(number + 20, url=f"http://copy.test/{number}", original=was),
             fetch(number + 30, url=f"http://my{HOST}/{number}"),
         ):  # fmt: skip
-            writer.append(make_records(one))
+            hand_in(writer, one)
         if number == 3:
-            writer.append(make_records(fetch(40, naming, head=head(
-                len(naming), "Content-Encoding: gzip\r\n"))))  # fmt: skip
+            hand_in(writer, fetch(40, naming, head=head(
+                len(naming), "Content-Encoding: gzip\r\n")))  # fmt: skip
         writer.close()
     merge_indexes(folder)
 
@@ -152,7 +143,7 @@ def test_a_damaged_index(tmp_path: Path) -> None:
     # Of a pack that is not written anew, too, and in its middle, which nobody reads at first.
     writer = PackWriter(plan(tmp_path, "gz"), clock=lambda: NOW + 9)
     for number in (51, 52, 53):
-        writer.append(make_records(fetch(number)))
+        hand_in(writer, fetch(number))
     writer.close()
     third = sorted(tmp_path.glob("*.warc.gz.cdxj"))[-1]
     lines = third.read_bytes().splitlines(keepends=True)
@@ -179,8 +170,8 @@ def test_a_kill_forgets_nothing_that_is_away(tmp_path: Path) -> None:
     far, whole = tmp_path / "far", tmp_path / "whole"
     for number in range(2):
         writer = PackWriter(plan(whole, "gz"), clock=lambda n=number: NOW + n)
-        writer.append(make_records(fetch(number, url=f"http://{HOST}/{number}")))
-        writer.append(make_records(fetch(number)))
+        hand_in(writer, fetch(number, url=f"http://{HOST}/{number}"))
+        hand_in(writer, fetch(number))
         writer.close()
     pack, kept = packs_to_upload(whole)
     assert upload_pack(pack, UploadTarget(str(far)), NOW, keep=False)
@@ -241,7 +232,7 @@ def _killed_at(folder: Path, step: int) -> bool:
 def test_what_is_being_written(packs: Packs, tmp_path: Path) -> None:
     """Stays, and is named; later it goes, too."""
     writer = PackWriter(plan(tmp_path))
-    writer.append(make_records(fetch(1, url=f"http://{HOST}/1")))
+    hand_in(writer, fetch(1, url=f"http://{HOST}/1"))
     writer.flush().result()
     said = packs("redact", tmp_path, "--host", HOST, "--yes", "--json")
     assert (said.code, len(said.rows[0]["open"])) == (4, 1)

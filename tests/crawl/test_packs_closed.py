@@ -13,7 +13,7 @@ import pytest
 from scrapy.crawler import Crawler
 from support.crawls import crawl_over_kills, web_settings
 from support.inprocess_crawls import Crawled, crawl_here
-from support.packs import plan, some
+from support.packs import fetch, hand_in, plan
 from support.websites import Site, links, running
 
 from scrapy_spider_suite.packs import PackWriter, open_packs, verify
@@ -60,7 +60,7 @@ def test_packs_are_uploaded(site: Site, run: Callable[[Any], Crawled], tmp_path:
     """What an earlier crawl left, and the own ones; here are the indexes, there is everything."""
     packs, far = tmp_path / "packs", tmp_path / "far"
     earlier = PackWriter(plan(packs))
-    earlier.append(some(1)[0])
+    hand_in(earlier, fetch(0))
     earlier.close()
     settings = fast(packs, SUITE_PACKS_UPLOAD=str(far), SUITE_PACKS_KEEP=False)
     done = run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **settings))
@@ -102,8 +102,8 @@ def test_packs_that_a_kill_left_are_closed_beside_the_crawl(
 ) -> None:
     """In the writer's thread, before anything else is written; the signal tells of them, too."""
     left = GroupWriter(plan(tmp_path), lambda path: None)
-    for bundle in some(5):
-        left.add_job(WriteJob(bundle, Future()), 1e9)
+    for number in range(5):
+        left.add_job(WriteJob([fetch(number)], Future()), 1e9)
     left.write(1e9)
     left.give_up(RuntimeError())
     done = run(crawl_here(Broad, arguments={"seeds": f"{site.url}/"}, **fast(tmp_path)))
@@ -122,7 +122,7 @@ def test_kills_lose_no_page_on_its_way(tmp_path: Path) -> None:
     chance = random.Random(7)
     for _ in range(4):  # of another agent: not uploaded, but merged
         earlier = PackWriter(plan(packs))
-        earlier.append(some(1)[0])
+        hand_in(earlier, fetch(0))
         earlier.close()
     with FakeWebProcess(config) as web:
         settings = web_settings(

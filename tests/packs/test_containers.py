@@ -14,7 +14,15 @@ from zlib import adler32
 import pytest
 from backports import zstd
 from support.lzop import Lzop
-from support.packs import fastwarc_records, fetch, some, tiny, warcio_records, whole_file
+from support.packs import (
+    fastwarc_records,
+    fetch,
+    make_records,
+    some,
+    tiny,
+    warcio_records,
+    whole_file,
+)
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs.containers import (
@@ -38,7 +46,7 @@ from scrapy_spider_suite.packs.pack_file import (
     read_records,
     scan,
 )
-from scrapy_spider_suite.packs.warc import Record, make_records
+from scrapy_spider_suite.packs.warc import Record
 
 DRAWS = random.Random(5)
 NOISE = DRAWS.randbytes(3 * BLOCK + 777)

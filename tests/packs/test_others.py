@@ -10,9 +10,10 @@ from pathlib import Path
 
 import pytest
 from support.lzop import Lzop
-from support.packs import body, fetch, gzipped, head, plan
+from support.packs import body, fetch, gzipped, hand_in, head, plan
 
-from scrapy_spider_suite.packs import PackWriter, RefersTo, make_records, sha1_digest
+from scrapy_spider_suite.packs import PackWriter, RefersTo
+from scrapy_spider_suite.packs.warc import sha1_digest
 
 INDEXER = ("cdxj-indexer==1.5.0", "surt==0.3.1", "py3amf", "multipart")
 
@@ -27,7 +28,7 @@ def write(folder: Path, form: str) -> Path:
     fetches = [fetch(1), gzipped(2), fetch(3, b""), fetch(4, original=original),
                fetch(5, b"", head=moved), odd]  # fmt: skip
     for one in fetches:
-        writer.append(make_records(one))
+        hand_in(writer, one)
     writer.close()
     return found[0]
 

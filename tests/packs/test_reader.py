@@ -14,24 +14,21 @@ import brotli
 import pytest
 from backports import zstd
 from support.loaded_modules import loaded_by
-from support.packs import NOW, body, fetch, gzipped, head, plan, resource
+from support.packs import NOW, body, fetch, gzipped, hand_in, head, plan, resource, write_records
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError, PackMissingError
 from scrapy_spider_suite.packs import (
-    NOT_MODIFIED,
-    BodyForm,
     Capture,
     Link,
     Packs,
     PackWriter,
     Page,
     RefersTo,
-    make_records,
     merge_indexes,
     open_packs,
-    sha1_digest,
 )
 from scrapy_spider_suite.packs.pack_file import FORMATS
+from scrapy_spider_suite.packs.warc import NOT_MODIFIED, sha1_digest
 from scrapy_spider_suite.packs.writer import GroupWriter, WriteJob
 
 START = datetime.fromtimestamp(NOW, UTC)
@@ -41,7 +38,7 @@ def write(folder: Path, *fetches: Capture, form: str = "lzo", **more: object) ->
     """Write a pack of *fetches*."""
     writer = PackWriter(plan(folder, form, **more))
     for one in fetches:
-        writer.append(make_records(one))
+        hand_in(writer, one)
     writer.close()
 
 
@@ -143,13 +140,12 @@ def test_a_revisit_has_the_body_of_its_original(form: str, tmp_path: Path) -> No
     packs = open_packs(first, second)
     page = packs.get(fetch(1).url)
     assert page is not None
-    assert (page.is_revisit, page.unchanged) == (True, True)
+    assert page.is_revisit
     assert page.body == body(1)
     assert page.original is not None
     assert page.original.path.parent == first
     pages = list(packs)
     assert pages[3].body == body(1)
-    assert not pages[3].unchanged
     with pytest.raises(PackError, match="not in these packs"):
         pages[4].body  # noqa: B018
     # As after a full disk, which the record it refers to did not survive: it was fetched again.
@@ -183,7 +179,7 @@ def test_reading_while_it_is_written(form: str, tmp_path: Path) -> None:
     assert list(packs) == []
     writer = PackWriter(plan(tmp_path, form, max_bytes=8000, wait=60))
     for number in range(30):
-        writer.append(make_records(fetch(number, body(number, 3000))))
+        hand_in(writer, fetch(number, body(number, 3000)))
         if number % 3 == 2:
             writer.flush().result(10)
             for old in (0, number // 2, number):
@@ -204,7 +200,7 @@ def test_half_of_the_records_of_a_page_are_none(form: str, tmp_path: Path) -> No
     """An open pack whose last page has no metadata yet does not show it."""
     packing = GroupWriter(plan(tmp_path, form, wait=60), print)
     for number in range(3):
-        packing.add_job(WriteJob(make_records(fetch(number)), Future()), NOW)
+        packing.add_job(WriteJob([fetch(number)], Future()), NOW)
         packing.write(NOW)
     packing.give_up(RuntimeError())
     [path] = tmp_path.glob("*.warc.*[oz4t].open")
@@ -233,7 +229,7 @@ def test_other_processes_read_a_file_each(tmp_path: Path) -> None:
 def test_a_file_that_is_closed_meanwhile(tmp_path: Path) -> None:
     """It is read under the name that it had when the files were listed."""
     writer = PackWriter(plan(tmp_path))
-    writer.append(make_records(fetch(1)))
+    hand_in(writer, fetch(1))
     writer.flush().result(10)
     [path] = open_packs(tmp_path).files()
     writer.close()
@@ -271,9 +267,8 @@ def test_damage_is_named_and_passed_by(
 
 def test_what_did_not_come_by_http(tmp_path: Path) -> None:
     """A resource has no status; its body is all of it."""
-    writer = PackWriter(plan(tmp_path))
-    writer.append([resource("ftp://a.test/x", b"\0\1", "text/plain; charset=x")])
-    writer.close()
+    found = resource("ftp://a.test/x", b"\0\1", "text/plain; charset=x")
+    write_records(tmp_path / "x.warc.lzo", [[found]])
     [page] = open_packs(tmp_path)
     assert (page.body, page.status, page.mime, page.links) == (b"\0\1", 0, "text/plain", [])
     assert open_packs(tmp_path).get("ftp://a.test/x") is not None
@@ -291,7 +286,7 @@ def test_what_is_no_answer(tmp_path: Path) -> None:
 def test_decoded_pages_say_so(tmp_path: Path) -> None:
     """A body that a middleware decompressed is read as it is."""
     write(tmp_path, fetch(1, body(1), head=head(76, "Content-Encoding: gzip\r\n"),
-                          form=BodyForm.DECODED))  # fmt: skip
+                          decoded=True))  # fmt: skip
     [page] = open_packs(tmp_path)
     assert page.body == body(1)
 
@@ -307,7 +302,6 @@ def test_a_pack_that_is_gone(tmp_path: Path) -> None:
         with pytest.raises(PackMissingError, match=f"{path.name}, which is not in .*bring it back"):
             ask()
     assert packs.missing() == [path]
-    assert list(packs.versions(fetch(1).url)) == []
     path.with_name(f"{path.name}.cdxj").unlink()
     assert packs.page_of(entry) is packs.get(fetch(1).url) is None
     assert packs.missing() == []

@@ -6,10 +6,10 @@ from pathlib import Path
 from unittest import mock
 
 import pytest
-from support.packs import NOW, body, fetch, head, plan
+from support.packs import NOW, body, fetch, hand_in, head, plan
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.packs import Link, PackWriter, make_records, open_packs, pack_file
+from scrapy_spider_suite.packs import Link, PackWriter, open_packs, pack_file
 from scrapy_spider_suite.packs.pack_file import FORMATS, Uploaded, mark_uploaded
 from scrapy_spider_suite.packs.redaction import RedactionTarget, redact
 from scrapy_spider_suite.packs.stored_pages import StoredPage, StoredPageFinder
@@ -22,7 +22,7 @@ PAGES = range(5)
 def written(folder: Path, form: str = "lzo", *, close: bool = True) -> list[StoredPage]:
     """Pages in a pack, which is closed or not."""
     writer = PackWriter(plan(folder, form))
-    futures = [writer.append(make_records(fetch(number))) for number in PAGES]
+    futures = [hand_in(writer, fetch(number)) for number in PAGES]
     writer.flush().result()
     stored = [StoredPage(fetch(n).url, fetch(n).time, n == 1, futures[n].result()) for n in PAGES]
     if close:
@@ -88,7 +88,7 @@ def test_damaged_deleted_away(tmp_path: Path) -> None:
     pack.unlink()
     with pytest.raises(PackError, match=f"{pack.name} is not there any more"):
         StoredPageFinder([tmp_path / "packs"]).find(stored)
-    mark_uploaded(pack, Uploaded("s3://bucket/x", 1, "", ""))
+    mark_uploaded(pack, Uploaded("s3://bucket/x", 1, "0", ""))
     with pytest.raises(PackError, match="uploaded to s3://bucket/x"):
         StoredPageFinder([tmp_path / "packs"]).find(stored)
     with pytest.raises(FileNotFoundError):
@@ -122,7 +122,7 @@ def test_links_of_a_page_that_was_packed_without(tmp_path: Path) -> None:
             number, page, head=head(len(page), lines.decode()), links=(),
             notes={LINKS_READ_LATER: f"later {robot}".rstrip()},
         )  # fmt: skip
-        writer.append(make_records(later))
+        hand_in(writer, later)
     writer.close()
     first, second = open_packs(tmp_path)
     at = "http://www.example.com"

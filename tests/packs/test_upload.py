@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import signal
 import subprocess
@@ -23,10 +22,10 @@ from scrapy_spider_suite.packs.pack_file import (
     Uploaded,
     find_upload,
     index_path,
-    mark_of,
+    mark_uploaded,
     packs_away,
     packs_to_upload,
-    unmark_uploaded,
+    upload_url,
 )
 from scrapy_spider_suite.packs.upload import UploadTarget, UploadThread, upload_pack
 
@@ -258,7 +257,7 @@ def test_another_file_of_that_name_is_left_alone(tmp_path: Path) -> None:
     (far / pack.name).unlink()
     assert upload_pack(pack, UploadTarget(str(far)), NOW, keep=True)
     write(tmp_path / "other", 2).replace(pack)
-    unmark_uploaded(pack)
+    mark_uploaded(pack, Uploaded(upload_url(pack)))
     assert packs_to_upload(tmp_path / "here") == [pack]
     assert upload_pack(pack, UploadTarget(str(far)), NOW, keep=True)
     assert (far / pack.name).read_bytes() == pack.read_bytes()
@@ -272,7 +271,7 @@ def test_only_ones_own_packs(tmp_path: Path) -> None:
     (tmp_path / "news-20261122000000-00002-a.warc.gz.open").write_bytes(b"")
     assert packs_to_upload(tmp_path, "a") == [pack]
     assert packs_to_upload(tmp_path) == [other, pack]
-    mark_of(pack).write_text("{")  # damaged: once more, rather than lost
+    pack.with_name(f"{pack.name}.uploaded").write_text("{")  # damaged: once more, rather than lost
     assert packs_to_upload(tmp_path, "a") == [pack]
     assert packs_to_upload(tmp_path / "none") == []
 
@@ -319,7 +318,7 @@ def test_a_kill_at_every_step(tmp_path: Path) -> None:
         found = far / pack.name
         if not pack.exists():
             assert found.read_bytes() == data
-            assert json.loads(mark_of(pack).read_bytes())["url"] == str(found)
+            assert upload_url(pack) == str(found)
         if found.exists():
             assert found.read_bytes() == data
         for left in packs_to_upload(here, keep=False):

@@ -8,31 +8,21 @@ from pathlib import Path
 
 import pytest
 from msgspec.structs import replace
-from support.packs import NOW, body, fetch, plan
+from support.packs import NOW, body, fetch, make_records, plan, write_records
 
-from scrapy_spider_suite.packs import (
-    PackFinding,
-    PackWriter,
-    build_index,
-    make_records,
-    merge_indexes,
-    verify,
-)
+from scrapy_spider_suite.packs import build_index, merge_indexes, verify
 from scrapy_spider_suite.packs.folder_index import repair_indexes
 from scrapy_spider_suite.packs.pack_file import FORMATS, Uploaded, mark_uploaded
+from scrapy_spider_suite.packs.verify import PackFinding
 from scrapy_spider_suite.packs.warc import Record
 from scrapy_spider_suite.packs.writer import GroupWriter, WriteJob
 
 
 def write(folder: Path, bundles: list[list[Record]], form: str = "lzo") -> Path:
     """Write a pack, a group for each of *bundles*."""
-    paths: list[Path] = []
-    writer = PackWriter(plan(folder, form), closed=paths.append)
-    for bundle in bundles:
-        writer.append(bundle)
-        writer.flush()
-    writer.close()
-    return paths[0]
+    path = folder / f"n-20261122000000-{len(list(folder.iterdir())):05}-a.warc.{form}"
+    write_records(path, bundles)
+    return path
 
 
 def pages(count: int) -> list[list[Record]]:
@@ -52,7 +42,7 @@ def test_sound_packs_have_nothing(form: str, tmp_path: Path) -> None:
         write(tmp_path, pages(4), form)
     merge_indexes(tmp_path)
     packing = GroupWriter(plan(tmp_path, form), print)
-    packing.add_job(WriteJob(pages(1)[0], Future()), NOW)
+    packing.add_job(WriteJob([fetch(0)], Future()), NOW)
     packing.write(NOW)
     packing.give_up(RuntimeError())
     assert list(verify(tmp_path)) == []
@@ -71,10 +61,8 @@ def test_damage_and_a_torn_end_are_found(form: str, tmp_path: Path) -> None:
     for finding in found:
         if finding.kind == "damaged":
             assert finding.offset <= middle < finding.offset + finding.length
-        if finding.what == "a line leads to no page":
+        if finding.kind == "index":
             assert finding.url.startswith("http://www.example.com/")
-        elif finding.kind == "index":
-            assert "links that are not there" in finding.what
 
 
 def test_a_record_that_is_not_what_it_was(tmp_path: Path) -> None:
@@ -152,10 +140,10 @@ def test_a_pack_that_was_deleted_by_hand(tmp_path: Path) -> None:
     """Is named; not one that is being written, or was uploaded before it went."""
     gone, away, _ = (write(tmp_path, pages(2)) for _ in range(3))
     packing = GroupWriter(plan(tmp_path), print)
-    packing.add_job(WriteJob(pages(1)[0], Future()), NOW)
+    packing.add_job(WriteJob([fetch(0)], Future()), NOW)
     packing.write(NOW)
     gone.unlink()
-    mark_uploaded(away, Uploaded("s3://far/x", 1, "", ""))
+    mark_uploaded(away, Uploaded("s3://far/x", 1, "0", ""))
     away.unlink()
     [finding] = verify(tmp_path)
     assert (finding.path, finding.kind) == (gone, "missing")

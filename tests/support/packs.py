@@ -6,7 +6,8 @@ import gzip
 import io
 import random
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -15,22 +16,29 @@ from fastwarc.warc import ArchiveIterator as FastIterator
 from msgspec.structs import replace
 from warcio.archiveiterator import ArchiveIterator
 
+from scrapy_spider_suite.packs.cdxj import bundle_records
 from scrapy_spider_suite.packs.containers import Container
-from scrapy_spider_suite.packs.http_records import BodyForm
-from scrapy_spider_suite.packs.pack_file import Damage, format_of, is_pack, scan
+from scrapy_spider_suite.packs.pack_file import (
+    Damage,
+    PackFile,
+    format_of,
+    is_pack,
+    make_container,
+    scan,
+)
 from scrapy_spider_suite.packs.warc import (
     Capture,
     CrawlInfo,
     Link,
     Record,
+    format_capture,
     format_record,
-    make_records,
     parse_record,
     record_ids,
     warc_date,
     warcinfo,
 )
-from scrapy_spider_suite.packs.writer import PackPlan
+from scrapy_spider_suite.packs.writer import PackPlan, PackWriter, RecordLocation
 from support.lzop import Lzop
 
 NOW = 1_795_000_000.25
@@ -77,13 +85,31 @@ def resource(url: str, block: bytes, content_type: str) -> Record:
     return parse_record(data)[0]
 
 
+def make_records(page: Capture) -> list[Record]:
+    """The records of a page, parsed."""
+    return [parse_record(data)[0] for data in format_capture(page, record_ids(3)).records]
+
+
+def hand_in(writer: PackWriter, *pages: Capture) -> Future[RecordLocation]:
+    """Have *pages* written side by side; the future gets the place of the first."""
+    future: Future[RecordLocation] = Future()
+    writer.append(pages, future)
+    return future
+
+
+def write_records(path: Path, bundles: Iterable[Sequence[Record]]) -> None:
+    """A closed pack of these records, whatever they are: a group for each bundle."""
+    pack = PackFile(path, make_container(format_of(path)), NOW)
+    for bundle in bundles:
+        pack.append([bundle_records(bundle)])
+    pack.close()
+
+
 def gzipped(number: int) -> Capture:
-    """A page as it came: compressed, in chunks."""
+    """A page that came compressed, and in chunks."""
     packed = gzip.compress(body(number), mtime=0)
-    parts = (20, packed[:20], len(packed) - 20, packed[20:])
-    wire = b"%x\r\n%b\r\n%x;x=y\r\n%b\r\n0\r\n\r\n" % parts
     lines = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nContent-Encoding: gzip\r\n\r\n"
-    return fetch(number, wire, head=lines, form=BodyForm.WIRE)
+    return fetch(number, packed, head=lines)
 
 
 def plan(folder: Path, form: str = "lzo", **more: Any) -> PackPlan:
@@ -96,7 +122,7 @@ def whole_file(
 ) -> tuple[bytes, list[int]]:
     """A pack as bytes, and where in it each group begins."""
     data, starts = form.begin(name, int(NOW)), []
-    for group in ([warcinfo(CRAWL, name, NOW)], *groups):
+    for group in ([parse_record(warcinfo(CRAWL, name, NOW))[0]], *groups):
         starts.append(len(data))
         data += form.encode([record.to_bytes() for record in group])[0]
     return data + form.end(), starts

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.commands.packs import Command
-from scrapy_spider_suite.packs import Capture, PackWriter, RefersTo, make_records, sha1_digest
+from scrapy_spider_suite.packs import Capture, PackWriter, RefersTo
+from scrapy_spider_suite.packs.warc import sha1_digest
 from support import command_line as commandline
-from support.packs import NOW, body, fetch, gzipped, plan
+from support.packs import NOW, body, fetch, gzipped, hand_in, plan
 
 
 @dataclass
@@ -45,7 +46,7 @@ def write(folder: Path, form: str, *fetches: Capture) -> None:
     """Write a pack of *fetches*."""
     writer = PackWriter(plan(folder, form))
     for one in fetches:
-        writer.append(make_records(one))
+        hand_in(writer, one)
     writer.close()
 
 

@@ -10,8 +10,8 @@ from scrapy_spider_suite.analysis.search import open_index
 from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 from scrapy_spider_suite.analysis.search.index_place import IndexPlace
 from scrapy_spider_suite.analysis.search.text_index import PAGE, OpenIndex, to_document
-from scrapy_spider_suite.packs import Capture, PackWriter, Page, make_records, open_packs
-from support.packs import NOW, fetch, head, plan
+from scrapy_spider_suite.packs import Capture, PackWriter, Page, open_packs
+from support.packs import NOW, fetch, hand_in, head, plan
 
 Contents = dict[str, tuple[str, str, str]]
 """URL -> when it was fetched, its title, its text."""
@@ -36,7 +36,7 @@ def write(folder: Path, *fetches: Capture, form: str = "lzo", time: float = NOW)
     before = set(folder.iterdir())
     writer = PackWriter(plan(folder, form), clock=lambda: time)
     for one in fetches:
-        writer.append(make_records(one))
+        hand_in(writer, one)
     writer.close()
     return next(path for path in set(folder.iterdir()) - before if path.suffix == f".{form}")
 

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import fsspec
 from fsspec.implementations.memory import MemoryFileSystem
 
-from scrapy_spider_suite.packs import PackWriter, make_records
-from support.packs import fetch, plan
+from scrapy_spider_suite.packs import PackWriter
+from support.packs import fetch, hand_in, plan
 
 
 def write(folder: Path, *numbers: int) -> Path:
@@ -18,7 +18,7 @@ def write(folder: Path, *numbers: int) -> Path:
     found: list[Path] = []
     writer = PackWriter(plan(folder), closed=found.append)
     for number in numbers:
-        writer.append(make_records(fetch(number)))
+        hand_in(writer, fetch(number))
     writer.close()
     return found[0]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,8 +11,6 @@ from scrapy_spider_suite.errors import PackError, SearchError
 if TYPE_CHECKING:
     from scrapy_spider_suite.analysis.search.text_index import TextIndex
 
-logger = logging.getLogger(__name__)
-
 __all__ = ["hide_texts", "open_index", "remove_texts", "require"]
 
 
@@ -22,11 +19,10 @@ def open_index(*folders: str | Path) -> TextIndex:
     require()
     from scrapy_spider_suite.analysis.search.text_index import TextIndex
 
-    found = [Path(folder) for folder in folders]
-    for folder in found:
-        if not folder.is_dir():
+    for folder in folders:
+        if not Path(folder).is_dir():
             raise PackError(f"not a folder of packs: {folder}")
-    return TextIndex(found)
+    return TextIndex(map(Path, folders))
 
 
 def require() -> None:
@@ -45,38 +41,25 @@ WAIT = 600.0
 
 
 def hide_texts(folder: Path, *, host: str = "", url: str = "") -> None:
-    """Hide pages of *host* (``*.example.com``: with all below) or *url* from searches; their bytes
-    stay. Raises `SearchBusyError` and `OSError`.
-    """
-    if _usable(folder):
+    """Hide pages of *host* or *url* from searches. Raises `SearchError` and `OSError`."""
+    if _has_index(folder):
         from scrapy_spider_suite.analysis.search.index_follower import hide
 
         hide(folder, *(("host", host) if host else ("url", url)), WAIT)
 
 
 def remove_texts(folder: Path, accepts: Callable[[str, str], bool]) -> None:
-    """Remove the pages that *accepts* accepts by URL and text, with every byte, once no pack has
-    them. Raises `SearchBusyError` and `OSError`.
-    """
-    if _usable(folder):
+    """Remove the pages that *accepts* accepts by URL and text, with every byte. Raises as above."""
+    if _has_index(folder):
         from scrapy_spider_suite.analysis.search.index_follower import rewrite
 
         rewrite(folder, accepts, WAIT)
 
 
-def _usable(folder: Path) -> bool:
+def _has_index(folder: Path) -> bool:
     # The add-on asks `require` at each start of Scrapy: it must not load what reads packs.
     from scrapy_spider_suite.analysis.search.index_place import IndexPlace
 
-    place = IndexPlace(folder)
-    if not place.exists():
-        return False
-    try:
+    if found := IndexPlace(folder).exists():
         require()
-    except SearchError as error:
-        logger.warning("%s: the index of texts of %s is removed: `scrapy packs index` makes "
-                       "another one", error, folder)  # fmt: skip
-        with place.locked(WAIT):
-            place.clear()
-        return False
-    return True
+    return found

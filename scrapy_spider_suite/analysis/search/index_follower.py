@@ -12,12 +12,11 @@ import logging
 import os
 import signal
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
 from dataclasses import dataclass, field
-from enum import Enum
 from pathlib import Path
-from typing import BinaryIO, Final, NamedTuple, TypeAlias
+from typing import BinaryIO, Final, TypeAlias
 
 import xxhash
 
@@ -32,10 +31,10 @@ from scrapy_spider_suite.analysis.search.text_index import (
 )
 from scrapy_spider_suite.errors import PackDamagedError, PackError, SearchDamagedError, SearchError
 from scrapy_spider_suite.packs import cdxj, pack_file
-from scrapy_spider_suite.packs.cdxj import REVISIT, IndexEntry, Located, file_identity
+from scrapy_spider_suite.packs.cdxj import PAGE_KINDS, REVISIT, IndexEntry, Located, file_identity
 from scrapy_spider_suite.packs.containers import Container
 from scrapy_spider_suite.packs.pack_file import Damage
-from scrapy_spider_suite.packs.reader import PAGE_KINDS, Packs, Page, page_of
+from scrapy_spider_suite.packs.reader import Packs, Page, page_of
 
 logger = logging.getLogger(__name__)
 
@@ -44,22 +43,21 @@ TRIES: Final = 3
 _SUSPECTS: Final = 16
 
 
-class CrashJournal:
-    """Names the page being read, so that a page that ends the process (parsers are C++) is skipped
-    after three tries. *seconds*: limit of a page by SIGALRM, 0 for none; only in the main thread of
-    a dedicated process. Raises `OSError`.
+class CrashJournal(AbstractContextManager["CrashJournal"]):
+    """Names the page being read: a page that ends the process (parsers are C++) is skipped after
+    three tries. *seconds*: limit of a page by SIGALRM; 0 for none, or outside the main thread.
     """
 
     def __init__(self, folder: Path, seconds: float = 0.0) -> None:
         self._file = (folder / NAME).open("a+b", buffering=0)
         self._seconds = seconds
-        now, suspects = self._read()
-        if now:
-            suspects[now] = suspects.pop(now, 0) + 1
-        self._suspects = dict(list(suspects.items())[-_SUSPECTS:])
-
-    def __enter__(self) -> CrashJournal:
-        return self
+        self._suspects: dict[str, int] = {}
+        self._file.seek(0)
+        with suppress(ValueError, TypeError, KeyError, AttributeError):  # it is new, or was torn
+            row = json.loads(self._file.read())
+            self._suspects = dict(list(row["suspects"].items())[-_SUSPECTS:])
+            if now := row["now"]:
+                self._suspects[now] = self._suspects.pop(now, 0) + 1
 
     def __exit__(self, *exc_info: object) -> None:
         self._file.close()
@@ -85,25 +83,10 @@ class CrashJournal:
         os.ftruncate(self._file.fileno(), 0)
         self._file.write(row.encode())
 
-    def _read(self) -> tuple[str, dict[str, int]]:
-        self._file.seek(0)
-        try:
-            row = json.loads(self._file.read())
-            return str(row["now"]), {str(page): int(n) for page, n in row["suspects"].items()}
-        except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
-            return "", {}  # it is new, or was torn
-
 
 _TAIL: Final = 4096
 RECORD_MAX: Final = 256 << 20
 """Bytes of a record; larger ones have no readable text."""
-
-
-class TailCapture(NamedTuple):
-    """The records of one capture; *next* is the offset behind it."""
-
-    records: list[Located]
-    next: int
 
 
 class PackTail:
@@ -124,8 +107,8 @@ class PackTail:
         self._file.seek(start)
         return xxhash.xxh3_64_hexdigest(self._file.read(offset - start))
 
-    def captures(self, offset: int) -> Iterator[TailCapture | Damage]:
-        """Yield captures and damage from *offset* on; 0 for all."""
+    def captures(self, offset: int) -> Iterator[tuple[list[Located], int] | Damage]:
+        """Yield damage and captures, with the offset behind each, from *offset* on; 0 for all."""
         held: list[Located] = []
         offset = offset or pack_file.first_group_offset(self._form, self._file)
         for part in pack_file.scan_from(self._form, self._file, offset, RECORD_MAX):
@@ -141,41 +124,29 @@ class PackTail:
             # A member may be part of a fetch that goes on in the next one; a group never is.
             for located in records:
                 if held and not cdxj.is_same_capture(located[0], held):
-                    yield TailCapture(held, located[1].offset)
+                    yield held, located[1].offset
                     held = []
                 held.append(located)
             offset = part.offset + part.length
             if self._form.grouped:
-                yield TailCapture(held, offset)
+                yield held, offset
                 held = []
         if held and not self.written:
-            yield TailCapture(held, offset)
+            yield held, offset
 
 
 _NOT_MODIFIED: Final = 304
 _CODE: Final = frozenset({"text/css", "text/javascript", "text/ecmascript", "text/x-javascript"})
 
 
-class PageState(Enum):
-    """The meaning of a capture for its URL: no change, no words any more, or words."""
-
-    NOTHING = "nothing"
-    GONE = "gone"
-    WORDS = "words"
-
-
-def state_of(entry: IndexEntry) -> PageState:
-    """Return the meaning of a capture; temporary answers and robots.txt change nothing."""
-    revisit = entry.mime == REVISIT
+def has_words(entry: IndexEntry) -> bool | None:
+    """Whether the URL of a capture has words now; None: the capture does not tell."""
     status = entry.status
-    if entry.is_uninformative:
-        return PageState.NOTHING
-    if 200 <= status < 300 or (status == _NOT_MODIFIED and revisit):
-        return PageState.WORDS
-    if status == _NOT_MODIFIED or 0 < status < 200:
-        return PageState.NOTHING
-    # What did not come by HTTP has no status, and a type that is its own.
-    return PageState.GONE if status else PageState.WORDS
+    if entry.is_uninformative or 0 < status < 200:
+        return None
+    if status == _NOT_MODIFIED:
+        return True if entry.mime == REVISIT else None
+    return status < 300  # what did not come by HTTP has no status
 
 
 def document_of(page: Page, entry: IndexEntry) -> Document | None:
@@ -202,23 +173,15 @@ Unchanged: TypeAlias = dict[str, tuple[PackCursor, tuple[int, int, int]]]
 
 @dataclass(slots=True)
 class IndexProgress:
-    """The result of one batch.
-
-    Attributes:
-        pages: indexed pages. *gone*: URLs without words.
-        skipped: pages that ended the process or took too long. *damaged*: by pack.
-        behind: bytes of packs left to read.
-        more: whether the batch was cut short.
-        rebuilt: why the index was begun anew, or "".
-    """
+    """The result of one batch."""
 
     pages: int = 0
-    gone: int = 0
-    skipped: int = 0
+    gone: int = 0  # URLs without words
+    skipped: int = 0  # pages that ended the process or took too long
     damaged: list[tuple[str, Damage]] = field(default_factory=list)
-    behind: int = 0
-    more: bool = False
-    rebuilt: str = ""
+    behind: int = 0  # bytes of packs that are left to read
+    more: bool = False  # the batch was cut short
+    rebuilt: str = ""  # why the index was begun anew
 
 
 @dataclass(slots=True)
@@ -237,17 +200,18 @@ class IndexBatch:
 
     def run(self) -> None:
         """Read and write. Raises `SearchDamagedError`, `OSError`: the index is unchanged."""
-        for path in self.packs.files():
-            try:
-                self._index_pack(path)
-            except FileNotFoundError:  # it was closed just now, or taken away
-                self.progress.more |= pack_file.closed_path(path).exists()
-        if self._made is not None:
-            self._made.commit()
-
-    def discard(self) -> None:
-        if self._made is not None:
-            self._made.discard()
+        try:
+            for path in self.packs.files():
+                try:
+                    self._index_pack(path)
+                except FileNotFoundError:  # it was closed just now, or taken away
+                    self.progress.more |= pack_file.closed_path(path).exists()
+            if self._made is not None:
+                self._made.commit()
+        except BaseException:
+            if self._made is not None:
+                self._made.discard()
+            raise
 
     @property
     def _change(self) -> IndexChange:
@@ -281,7 +245,7 @@ class IndexBatch:
 
     def _read_pack(self, cursor: PackCursor, path: Path, reading: PackTail) -> PackCursor:
         if cursor.offset and reading.tail(cursor.offset) != cursor.tail:
-            self.revive(self._change.remove_pack(cursor.name), cursor.name)
+            self._change.remove_pack(cursor.name)
             cursor = PackCursor(cursor.name)
         if cursor.size == reading.size and not reading.written:
             return cursor
@@ -293,13 +257,13 @@ class IndexBatch:
             if isinstance(found, Damage):
                 self.progress.damaged.append((cursor.name, found))
                 continue
-            if found.records[0][0].kind in PAGE_KINDS:
-                entry = cdxj.entries_for(found.records, cursor.name)[0]
-                page = page_of(self.packs, pack_file.closed_path(path), found.records)
+            records, offset = found
+            if records[0][0].kind in PAGE_KINDS:
+                entry = cdxj.entries_for(records, cursor.name)[0]
+                page = page_of(self.packs, pack_file.closed_path(path), records)
                 self._index_page(page, entry)
             # Within a group there is no place to go on from.
-            whole = found.next == found.records[0][1].offset or not self._full
-            offset = found.next
+            whole = offset == records[0][1].offset or not self._full
             if not whole:
                 self.progress.more = True
                 break
@@ -308,22 +272,19 @@ class IndexBatch:
             return cursor
         return PackCursor(cursor.name, offset, reading.tail(offset), size)
 
-    def _index_page(self, page: Page, entry: IndexEntry) -> bool:
-        what = state_of(entry)
-        if what is PageState.NOTHING:
-            return False
-        if not self._change.newest(Document(entry)):
-            return True
-        document = self._document(page, entry) if what is PageState.WORDS else Document(entry)
+    def _index_page(self, page: Page, entry: IndexEntry) -> None:
+        words = has_words(entry)
+        if words is None or not self._change.newest(Document(entry)):
+            return
+        document = self._document(page, entry) if words else Document(entry)
         if document is None:
-            return False
+            return
         self._change.put(document)
         self._text += len(document.text)
         if document.has_words:
             self.progress.pages += 1
         else:
             self.progress.gone += 1
-        return True
 
     def _document(self, page: Page, entry: IndexEntry) -> Document | None:
         known = self._change.opened.page(entry.url)
@@ -337,13 +298,6 @@ class IndexBatch:
             return Document(entry)
         with self.journal.reading(where):
             return document_of(page, entry)
-
-    def revive(self, urls: Iterable[str], name: str = "") -> None:
-        """Index the versions of *urls* in other packs than *name*."""
-        for url in urls:
-            for page, entry in self.packs.versions(url):
-                if entry.filename != name and self._index_page(page, entry):
-                    break
 
 
 class IndexFollower:
@@ -365,17 +319,14 @@ class IndexFollower:
         self._cursors: dict[str, PackCursor] = {}
         self._unchanged: Unchanged = {}
 
-    def step(self, wait: float = 0.0, urls: Iterable[str] = ()) -> IndexProgress:
-        """Index a batch, before it the versions of *urls* in the packs. *wait*: seconds to wait for
-        another writer. Raises `SearchBusyError` and `OSError`; the index is unchanged then.
-        """
+    def step(self, wait: float = 0.0) -> IndexProgress:
+        """Index a batch. *wait*: seconds for other writers. Raises `SearchBusyError`, `OSError`."""
         with self.place.locked(wait):
             path = self.place.current()
             try:
-                return self._batch(path, urls)
+                return self._batch(path)
             except SearchDamagedError as error:
-                logger.error("%s: it is made anew of the packs that are here", error)
-                self.place.clear()
+                _clear(self.place, error)
                 self._known = None
                 done = self._batch(path)
                 done.rebuilt = str(error)
@@ -389,11 +340,9 @@ class IndexFollower:
             if not self._packs.files():
                 raise SearchError(f"{self.place.packs}: no pack is here: the index of texts cannot "
                                   "be made anew, and stays as it is")  # fmt: skip
-            new = self.place.begin()
-            lost = self._copy_uploaded(new)
-            if lost:
+            new, more = self.place.begin(), True
+            if lost := self._copy_uploaded(new):
                 report(IndexProgress(rebuilt=lost))
-            more = True
             while more and not self._stop():
                 progress = self._batch(new)
                 report(progress)
@@ -407,40 +356,32 @@ class IndexFollower:
             return ""
         try:
             index_place.verify_files(self.place.current())
-            old = OpenIndex(self.place.current())
-            cursors = [each for each in old.cursors().values() if each.name in away]
-            if cursors:
-                change = IndexChange(new)
-                for cursor in cursors:
+            old, change = OpenIndex(self.place.current()), IndexChange(new)
+            for cursor in old.cursors().values():
+                if cursor.name in away:
                     change.copy(old, cursor)
-                change.commit()
+            change.commit()
         except SearchDamagedError as error:
             self.place.begin()  # nothing half
             return f"{error}, and what it had of packs that are not here ({len(away)}) is lost"
         return ""
 
-    def _batch(self, path: Path, urls: Iterable[str] = ()) -> IndexProgress:
+    def _batch(self, path: Path) -> IndexProgress:
         if path.exists() and self._verified != path:
             index_place.clear_unfinished(path)
             index_place.verify_files(path)
-        self._verified = path
         state, cursors = index_place.index_state(path), self._cursors
         if state is None:
             cursors = {}
         elif state != self._known:
             cursors = OpenIndex(path).cursors()
+        self._verified = self._known = None  # whatever fails
         due = self._clock() + SECONDS_MAX
         with CrashJournal(self.place.folder, self._patience) as journal:
             batch = IndexBatch(path, self._packs, cursors, self._unchanged, journal,
-                          lambda: self._stop() or self._clock() > due)  # fmt: skip
-            try:
-                batch.revive(urls)
-                batch.run()
-            except BaseException:
-                self._verified = self._known = None
-                batch.discard()
-                raise
-        self._cursors, self._known = cursors, index_place.index_state(path)
+                               lambda: self._stop() or self._clock() > due)  # fmt: skip
+            batch.run()
+        self._verified, self._cursors, self._known = path, cursors, index_place.index_state(path)
         return batch.progress
 
 
@@ -459,29 +400,21 @@ def hide(folder: Path, field: str, value: str, wait: float) -> None:
 
 
 def rewrite(folder: Path, accepts: Callable[[str, str], bool], wait: float) -> None:
-    """See `analysis.search.remove_texts`; indexes older versions of removed pages."""
+    """See `analysis.search.remove_texts`."""
     place = IndexPlace(folder)
     with place.locked(wait):
         try:
-            dropped = _copy(place, accepts)
+            old = OpenIndex(place.current())
+            change = IndexChange(place.begin())
+            for cursor in old.cursors().values():
+                change.copy(old, cursor, accepts)
+            change.commit()
+            place.install()
         except SearchDamagedError as error:
-            dropped = []
             _clear(place, error)
     follower = IndexFollower(folder)
-    more = follower.step(wait, dropped).more
-    while more:
-        more = follower.step(wait).more
-
-
-def _copy(place: IndexPlace, accepts: Callable[[str, str], bool]) -> list[str]:
-    dropped = []
-    old = OpenIndex(place.current())
-    change = IndexChange(place.begin())
-    for cursor in old.cursors().values():
-        dropped += change.copy(old, cursor, accepts)
-    change.commit()
-    place.install()
-    return dropped
+    while follower.step(wait).more:
+        pass
 
 
 def _clear(place: IndexPlace, error: SearchDamagedError) -> None:

@@ -14,7 +14,7 @@ import struct
 import time
 import zlib
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO, Final
 
@@ -85,18 +85,15 @@ class IndexPlace:
         files.sync_path(self.folder)
 
     def _tidy(self) -> None:
-        for path in (self.folder / _NEW, self.folder / _OLD):
+        old = map(self._numbered, sorted(self._numbers())[:-1])
+        for path in (self.folder / _NEW, self.folder / _OLD, *old):
             _remove(path)
-        for number in sorted(self._numbers())[:-1]:
-            _remove(self._numbered(number))
 
     def _numbered(self, number: int) -> Path:
         return self.folder / f"{number:08}"
 
     def _numbers(self) -> list[int]:
-        if not self.folder.is_dir():
-            return []
-        return [int(path.name) for path in self.folder.iterdir() if path.name.isdecimal()]
+        return [int(path.name) for path in self.folder.glob("[0-9]*") if path.name.isdecimal()]
 
 
 def _remove(path: Path) -> None:
@@ -128,9 +125,7 @@ def verify_files(index: Path) -> None:
 
 
 def clear_unfinished(index: Path) -> None:
-    """Delete the lists of deleted pages that no commit names (after a kill): tantivy refuses to
-    overwrite them. Only for the lock's holder. Raises `SearchDamagedError`.
-    """
+    """Delete lists of deleted pages that a kill left: tantivy refuses to overwrite them."""
     for segment, deletes in _segments(index):
         for path in index.glob(f"{segment}.*"):
             if _is_unfinished(path, deletes):
@@ -158,34 +153,28 @@ def verify_index(folder: Path) -> Iterator[PackFinding]:
 
 def index_state(index: Path) -> tuple[Path, tuple[int, int, int]] | None:
     """Return values that differ after each commit; None without an index."""
-    try:
+    with suppress(FileNotFoundError):
         return index, file_identity((index / "meta.json").stat())
-    except FileNotFoundError:
-        return None
+    return None
 
 
 @contextmanager
 def tantivy_errors(index: Path) -> Iterator[None]:
-    """Turn tantivy's ValueErrors and panics into `SearchBusyError`, `OSError` (full disk, open
-    files) and `SearchDamagedError`.
-    """
+    """Turn tantivy's errors into `SearchBusyError`, `OSError` and `SearchDamagedError`."""
     try:
         yield
-    except Exception as error:
-        if not isinstance(error, ValueError):
-            raise
-        number = _SYSTEM.search(str(error))
-        if number and int(number[1]) != errno.ENOENT:
-            raise OSError(int(number[1]), f"{index}: {error}") from error
-        if "in a thread" in str(error):  # what it was is not told: most likely a full disk
-            raise OSError(errno.EIO, f"{index}: it cannot be written: {error}") from error
-        if "LockBusy" in str(error):
-            raise SearchBusyError(f"{index}: another process writes it: try again") from error
-        raise SearchDamagedError(f"{index}: {error}") from error
     except BaseException as error:
-        if type(error).__name__ == "PanicException":
-            raise SearchDamagedError(f"{index}: {error}") from error
-        raise
+        if not isinstance(error, ValueError) and type(error).__name__ != "PanicException":
+            raise
+        what = f"{index}: {error}"
+        number = _SYSTEM.search(what)
+        if number and int(number[1]) != errno.ENOENT:
+            raise OSError(int(number[1]), what) from error
+        if "in a thread" in what:  # what it was is not told: most likely a full disk
+            raise OSError(errno.EIO, what) from error
+        if "LockBusy" in what:
+            raise SearchBusyError(f"{index}: another process writes it: try again") from error
+        raise SearchDamagedError(what) from error
 
 
 def _segments(index: Path) -> Iterator[tuple[str, str]]:

@@ -33,9 +33,7 @@ PATIENCE: Final = 60.0
 def follow(
     follower: IndexFollower, ending: threading.Event, stopped: threading.Event, wait: float
 ) -> None:
-    """Read batches until nothing is left and *ending* is set, or *stopped* is set. Raises
-    `SearchBusyError` (another process still writes after *wait* seconds) and `OSError`.
-    """
+    """Read until *ending* is set and nothing is left, or *stopped* is set. Raises as `step`."""
     behind = 0
     while not stopped.is_set():
         last = ending.is_set()
@@ -138,13 +136,9 @@ class IndexProcess:
         for line in self._child.stdout or ():
             with suppress(ValueError):  # the last one was cut off by a kill
                 self._report(json.loads(line))
-        code = self._child.wait()
-        self._errors.join()
-        for pipe in (self._child.stdin, self._child.stdout, self._child.stderr):
-            if pipe is not None:
-                with suppress(BrokenPipeError):
-                    pipe.close()
-        self._ended(code, self._last_error)
+        with self._child:  # its pipes are closed
+            self._errors.join()
+        self._ended(self._child.returncode, self._last_error)
 
     def _read_errors(self) -> None:
         for line in self._child.stderr or ():

@@ -13,17 +13,22 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cache
+from operator import itemgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import tantivy
 import xxhash
 from tantivy import FieldType, Occur, Query
 
-from scrapy_spider_suite.analysis.search.index_place import IndexPlace, tantivy_errors
+from scrapy_spider_suite.analysis.search.index_place import (
+    IndexPlace,
+    index_state,
+    tantivy_errors,
+)
 from scrapy_spider_suite.errors import PackDamagedError, QueryError, SearchDamagedError, SearchError
 from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.cdxj import IndexEntry, file_identity
+from scrapy_spider_suite.packs.cdxj import IndexEntry
 from scrapy_spider_suite.packs.reader import Packs, Page, Selection
 from scrapy_spider_suite.urls.hosts import host_of_any
 
@@ -60,18 +65,12 @@ class Document(NamedTuple):
 
     @property
     def version(self) -> Version:
-        """Orders the fetches of a URL."""
         entry = self.entry
-        return Version(entry.stamp, entry.filename, entry.place.offset, entry.place.start)
+        return entry.stamp, entry.filename, entry.place.offset, entry.place.start
 
 
-class Version(NamedTuple):
-    """Time of a fetch to the second, then its place."""
-
-    stamp: str
-    filename: str
-    offset: int
-    start: int
+Version: TypeAlias = tuple[str, str, int, int]
+"""Orders the fetches of a URL: time to the second, pack, place in it."""
 
 
 @cache
@@ -93,28 +92,12 @@ def schema() -> tantivy.Schema:
 @cache
 def _analyzer() -> tantivy.TextAnalyzer:
     words = tantivy.TextAnalyzerBuilder(tantivy.Tokenizer.regex(_TOKEN))
-    for each in (
-        tantivy.Filter.remove_long(WORD_MAX), tantivy.Filter.lowercase(),
-        tantivy.Filter.ascii_fold(),
-    ):  # fmt: skip
-        words = words.filter(each)
-    return words.build()
-
-
-def words_of(text: str) -> list[str]:
-    """Return the words of *text* as the index has them."""
-    return _analyzer().analyze(_plain(text))
+    words = words.filter(tantivy.Filter.remove_long(WORD_MAX))
+    return words.filter(tantivy.Filter.lowercase()).filter(tantivy.Filter.ascii_fold()).build()
 
 
 def url_key(url: str) -> str:
     return xxhash.xxh3_128_hexdigest(url.encode("utf-8", "surrogatepass"))
-
-
-def host_terms(host: str) -> list[str]:
-    """Return *host*, and ``*.`` before it and each of its parent domains."""
-    labels = host.split(".")
-    parents = [".".join(labels[place:]) for place in range(len(labels))]
-    return [host, *(f"*.{name}" for name in parents)] if host else []
 
 
 def to_tantivy(document: Document) -> tantivy.Document:
@@ -128,8 +111,10 @@ def to_tantivy(document: Document) -> tantivy.Document:
         "status": entry.status,
     }
     if fields["kind"] == PAGE:
+        host = host_of_any(entry.url)
+        parents = [f"*.{host.split('.', n)[n]}" for n in range(host.count(".") + 1)]
         fields |= {
-            "host": host_terms(host_of_any(entry.url)),
+            "host": [host, *parents] if host else [],
             "url": _plain(entry.url),
             "title": _plain(document.title),
             "text": _plain(document.text[:TEXT_MAX]),
@@ -164,9 +149,7 @@ _ALL: Final = 1 << 24
 
 
 class PackCursor(NamedTuple):
-    """How far a pack was read. *offset*: of the next page. *tail*: digest of the bytes before, to
-    detect a rewritten pack. *size*: of a pack read to its end, else 0.
-    """
+    """How far a pack was read. *tail*: digest of the bytes before. *size*: if read to the end."""
 
     name: str
     offset: int = 0
@@ -250,30 +233,22 @@ class IndexChange:
         with tantivy_errors(self.path):
             self._writer.delete_documents_by_term(field, value)
 
-    def remove_pack(self, name: str) -> list[str]:
-        """Remove the pages and the cursor of the pack *name*; return their URLs."""
-        urls = [to_document(each).entry.url for each in self.opened.find("pack", name)]
+    def remove_pack(self, name: str) -> None:
+        """Remove the pages and the cursor of the pack *name*."""
         self._forgotten.add(name)
-        self._new = {key: each for key, each in self._new.items() if each.filename != name}
+        self._new = {key: each for key, each in self._new.items() if each[1] != name}
         self.remove("pack", name)
         self.remove("key", f"{PACK} {name}")
-        return urls
 
     def copy(
-        self, old: OpenIndex, cursor: PackCursor, accepts: Callable[[str, str], bool] | None = None
-    ) -> list[str]:
-        """Copy the documents of a pack and its *cursor* from *old*, without pages that *accepts*
-        accepts by URL and text; return their URLs.
-        """
-        out = []
+        self, old: OpenIndex, cursor: PackCursor,
+        drops: Callable[[str, str], bool] = lambda url, text: False,
+    ) -> None:  # fmt: skip
+        """Copy a pack's pages and *cursor* from *old*, without those that *drops* accepts."""
         for document in map(to_document, old.find("pack", cursor.name)):
-            url = document.entry.url
-            if accepts is not None and accepts(url, f"{document.title}\n{document.text}"):
-                out.append(url)
-            else:
+            if not drops(document.entry.url, f"{document.title}\n{document.text}"):
                 self.put(document)
         self.put_cursor(cursor)
-        return out
 
     def commit(self) -> None:
         """Write and sync; the change is used up."""
@@ -327,9 +302,13 @@ def _filters(selection: Selection, languages: Iterable[str]) -> Iterable[Query]:
     if languages := tuple(languages):
         yield _any(_term("language", language) for language in languages)
     if selection.mimes:
-        yield _any(map(_mime, selection.mimes))
+        yield _any(
+            Query.regex_query(schema(), "mime", f"{re.escape(mime[:-1])}.*")
+            if mime.endswith("*") else _term("mime", mime) for mime in selection.mimes
+        )  # fmt: skip
     if selection.statuses:
-        yield _any(map(_status, selection.statuses))
+        yield _any(_range("status", code.replace("x", "0"), code.replace("x", "9"))
+                   for code in selection.statuses)  # fmt: skip
     if selection.first or selection.last:
         yield _range("time", selection.first or "0", selection.last or "99991231235959")
 
@@ -340,18 +319,6 @@ def _any(queries: Iterable[Query]) -> Query:
 
 def _term(field: str, value: str) -> Query:
     return Query.term_query(schema(), field, value, "basic")
-
-
-def _mime(wanted: str) -> Query:
-    if wanted.endswith("*"):
-        return Query.regex_query(schema(), "mime", f"{re.escape(wanted[:-1])}.*")
-    return _term("mime", wanted)
-
-
-def _status(wanted: str) -> Query:
-    if wanted.endswith("xx"):
-        return _range("status", f"{wanted[0]}00", f"{wanted[0]}99")
-    return _range("status", wanted, wanted)
 
 
 def _range(field: str, first: str, last: str) -> Query:
@@ -380,10 +347,10 @@ class Snippet(NamedTuple):
 
 
 class Snippets:
-    def __init__(self, searcher: tantivy.Searcher, query: tantivy.Query, asked: str) -> None:
+    def __init__(self, searcher: tantivy.Searcher, query: Query, asked: str) -> None:
         self._make = tantivy.SnippetGenerator.create(searcher, query, schema(), "text")
         self._make.set_max_num_chars(CHARACTERS)
-        self._words = words_of(asked)
+        self._words = _analyzer().analyze(_plain(asked))
 
     def snippet_for(self, text: str) -> Snippet:
         """Return the snippet of *text*; its beginning if no word matches."""
@@ -416,13 +383,8 @@ class Snippets:
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A found page.
-
-    Attributes:
-        time: of the fetch, UTC. *status*: 0 without HTTP.
-        mime: by content. *language*: ISO 639-1, or "".
-        score: BM25; comparable within one search and folder.
-        entry: its index entry.
+    """A found page. *time*: of the fetch, UTC. *status*: 0 without HTTP. *mime*: by content.
+    *language*: ISO 639-1, or "". *score*: BM25; comparable within one search and folder.
     """
 
     url: str
@@ -437,16 +399,14 @@ class Hit:
     _packs: Packs = field(repr=False, compare=False)
 
     def page(self) -> Page | None:
-        """Return the page from its pack, or None if it is gone. Raises `PackUploadedError`,
-        `PackMissingError`, `PackDamagedError`, `OSError`.
-        """
+        """Return the page from its pack, or None if it is gone. Raises as `Packs.page_of`."""
         return self._packs.page_of(self.entry)
 
 
 class Results(list[Hit]):
-    """Hits, the best first. *total*: the number of matching pages."""
+    """Hits, the best first."""
 
-    total: int = 0
+    total = 0  # the number of matching pages
 
 
 class TextIndex:
@@ -465,15 +425,13 @@ class TextIndex:
         `QueryError`, `SearchDamagedError`, `SearchError` (no index), `OSError`.
         """
         selection, languages = selection or Selection(), tuple(languages)
-        results, best = Results(), dict[str, tuple[Version, Hit]]()
+        results, hits = Results(), list[tuple[Version, Hit]]()
         for index in self._indexes:
-            total, hits = index.search(query, selection, languages, limit)
+            total, found = index.search(query, selection, languages, limit)
             results.total += total
-            for version, hit in hits:
-                known = best.get(hit.url)
-                if known is None or known[0] < version:
-                    best[hit.url] = version, hit
-        results += sorted((hit for _, hit in best.values()), key=lambda hit: -hit.score)[:limit]
+            hits += found
+        newest = {hit.url: hit for _, hit in sorted(hits, key=itemgetter(0))}
+        results += sorted(newest.values(), key=lambda hit: -hit.score)[:limit]
         return results
 
 
@@ -482,7 +440,7 @@ class _FolderIndex:
         self._place = IndexPlace(folder)
         self._packs = Packs([folder])
         self._opened: OpenIndex | None = None
-        self._state: tuple[int, int, int] | None = None
+        self._state: object = None
 
     def search(
         self, query: str, selection: Selection, languages: Iterable[str], limit: int
@@ -495,27 +453,24 @@ class _FolderIndex:
             snippets = Snippets(opened.searcher, words, query)
             hits = []
             for score, address in found.hits[:limit]:  # one text at a time: they may be many
-                document = to_document(opened.searcher.doc(address))
-                entry = document.entry
-                hit = Hit(
-                    entry.url, document.title, entry.time, entry.status, document.mime,
-                    document.language, round(score, 3), snippets.snippet_for(document.text), entry,
-                    self._packs,
-                )  # fmt: skip
-                hits.append((document.version, hit))
+                page = to_document(opened.searcher.doc(address))
+                entry, snippet = page.entry, snippets.snippet_for(page.text)
+                hit = Hit(entry.url, page.title, entry.time, entry.status, page.mime, page.language,
+                          round(score, 3), snippet, entry, self._packs)  # fmt: skip
+                hits.append((page.version, hit))
         return found.count, hits  # type: ignore[attr-defined]
 
     def _current(self) -> OpenIndex:
         for attempt in range(3):
             path = self._place.current()
-            try:
-                state = file_identity((path / "meta.json").stat())
-                if self._opened is None or (self._opened.path, self._state) != (path, state):
-                    self._opened, self._state = OpenIndex(path), state
-                return self._opened
-            except FileNotFoundError:
+            if (state := index_state(path)) is None:
                 if not self._place.exists():
                     break
+                continue
+            try:
+                if self._opened is None or self._state != state:
+                    self._opened, self._state = OpenIndex(path), state
+                return self._opened
             except SearchDamagedError:
                 # Another one took its place just now, or this one is damaged.
                 if attempt or self._place.current() == path:

@@ -21,12 +21,13 @@ from scrapy_spider_suite.commands.packs_verbs.options import (
     tell_left_out,
 )
 from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, argument_type
-from scrapy_spider_suite.packs import Damage, Page
+from scrapy_spider_suite.packs import Page
 from scrapy_spider_suite.packs.cdxj import IndexEntry, timestamp
 from scrapy_spider_suite.packs.http_records import split_message
 from scrapy_spider_suite.packs.pack_file import (
     FORMATS,
     OPEN,
+    Damage,
     Uploaded,
     closed_path,
     find_upload,

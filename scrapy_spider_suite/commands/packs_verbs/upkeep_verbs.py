@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 
+from msgspec.structs import asdict
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.analysis.search.index_place import verify_index
@@ -106,7 +107,7 @@ def _run_upload(call: Invocation) -> int:
                 print(f"scrapy packs: {pack} is being uploaded or replaced", file=sys.stderr)
                 failed += 1
             elif call.json:
-                print(json.dumps({"pack": str(pack), "kept": keep, **done._asdict()}))
+                print(json.dumps({"pack": str(pack), "kept": keep, **asdict(done)}))
             else:
                 print(done.url)
     return 1 if failed else 0

@@ -13,6 +13,7 @@ import socket
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -40,15 +41,13 @@ logger = logging.getLogger(__name__)
 _T = TypeVar("_T")
 
 ITEM_FILES_TABLE: Final = "items"
-"""The mapping of a job's store that has a row for each file that is open, from before it is there
-until it has its name: the folder, and how many bytes of it belong to pages that are done."""
+"""A mapping of the job's store: a row for each open file, from before it is there until it has its
+name, with the folder and the bytes of pages that are done."""
 
 
 class ItemFiles:
-    """Writes items in *folder*, one block after the other, in a thread of its own.
-
-    Files that a kill left open are closed first, cut to what was committed; those
-    of another job, which alone knows what that is, are left as they are. Raises `OSError`.
+    """Writes items in *folder*, in a thread. First closes files of this job that a kill left open,
+    cut to what was committed. Raises `OSError`.
 
     Stats: ``suite/items/closed``, ``suite/items/recovered``, ``suite/items/cut_bytes``,
     ``suite/items/missing_bytes``.
@@ -66,8 +65,7 @@ class ItemFiles:
         if log.crawl is not None and log.crawl.job is not None:
             self._rows = log.crawl.store.kv(ITEM_FILES_TABLE)
         self._file: ItemFile | None = None
-        self._full: list[ItemFile] = []
-        self._late: set[Path] = set()  # files that could not be closed at once, as was logged
+        self.full: list[ItemFile] = []
         self._serial = 0
         folder.mkdir(parents=True, exist_ok=True)
         self._recover()
@@ -95,69 +93,50 @@ class ItemFiles:
         if file is not None and (
             file.size >= settings.packs_size or 0 < settings.packs_age <= time.time() - file.time
         ):
-            self._full.append(file)
+            self.full.append(file)
             self._file = None
 
-    @property
-    def full(self) -> bool:
-        return bool(self._full)
-
     async def close_full(self) -> None:
-        """Rename full files, once their rows are on disk; failures are tried again. A missing file
-        keeps its row: the next run of the job closes the file if it is there again.
-        """
-        for file in list(self._full):
+        """Rename full files whose rows are on disk. Failures are tried again."""
+        for file in list(self.full):
             if not self._durable():
                 return
             try:
-                await self._run(file.close)
-            except OSError as error:
-                if isinstance(error, FileNotFoundError) or file.broken:
-                    self._full.remove(file)
-                    logger.error("%s is left as it is, if it is there: %s", file.open_path, error)
-                    file.abandon()
-                elif file.path not in self._late:
-                    self._late.add(file.path)
-                    logger.warning("Cannot close %s yet: %s", file.open_path, error)
-            else:
-                self._full.remove(file)
-                if self._rows is not None:
-                    self._rows.delete(file.path.name.encode())
-                if file.named:
-                    self._stats.inc_value("suite/items/closed")
-                    self._log.crawler.signals.send_catch_log(
-                        item_pack_closed, path=file.path, spider=self._log.crawler.spider
-                    )
+                closed = await self._run(file.close_or_abandon)
+            except OSError:
+                continue
+            self.full.remove(file)
+            if closed and self._rows is not None:
+                self._rows.delete(file.path.name.encode())
+            if file.named:
+                self._stats.inc_value("suite/items/closed")
+                self._log.crawler.signals.send_catch_log(
+                    item_pack_closed, path=file.path, spider=self._log.crawler.spider
+                )
 
     async def close(self) -> None:
         """Close everything; on failure the next run of the job does."""
         if self._file is not None:
-            self._full.append(self._file)
+            self.full.append(self._file)
             self._file = None
         await self.close_full()
-        for file in self._full:
+        for file in self.full:
             file.abandon()
         self._thread.shutdown()
 
     async def _begin(self) -> ItemFile:
-        now = time.time()
-        while True:
+        now, taken = time.time(), True
+        while taken:
             self._serial += 1
-            name = pack_name(
-                self._crawl, now, self._serial, self._agent, "gz", kind=item_file.ITEM_KIND
-            )
+            name = pack_name(self._crawl, now, self._serial, self._agent, "gz", "jsonl")
             path = self._folder / name
-            if not path.exists() and not path.with_name(name + OPEN).exists():
-                break
+            taken = path.exists() or path.with_name(name + OPEN).exists()
         self._put_row(name, 0)
         if not self._durable():
             raise OSError("the job cannot be written")
-
-        def create() -> ItemFile:
-            path.parent.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
-            return ItemFile(path, now, power=self._log.settings.commit_survives == "power")
-
-        return await self._run(create)
+        self._folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it
+        power = self._log.settings.commit_survives == "power"
+        return await self._run(partial(ItemFile, path, now, power=power))
 
     def _put_row(self, name: str, size: int) -> None:
         if self._rows is not None:
@@ -173,8 +152,6 @@ class ItemFiles:
 
     async def _run(self, function: Callable[..., _T], *arguments: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)
-
-    # After a kill
 
     def _recover(self) -> None:
         rows = self._rows
@@ -215,11 +192,10 @@ class _ItemJob(NamedTuple):
 
 class ItemPacks:
     """A sink (see `commit_log`): items into packs in *folder*, as the settings of *log* say now.
+    Raises `SettingsError`: the folder cannot be written.
 
     Stats: ``suite/items/written``, ``suite/items/bytes``, ``suite/items/refused``,
     ``suite/items/failed``, ``suite/items/dropped``, and those of `ItemFiles`.
-
-    Raises `SettingsError`: the folder cannot be written.
     """
 
     def __init__(self, log: CommitLog, folder: Path) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import math
 import os
 import socket
 from collections import deque
@@ -37,7 +36,6 @@ from scrapy_spider_suite.fetch.exchange import TRUNCATED, Exchange, pop_exchange
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.items import PageItem, link_of
 from scrapy_spider_suite.packs import (
-    BodyForm,
     Capture,
     CrawlInfo,
     Link,
@@ -166,7 +164,6 @@ def packed_fetch(fetch: Lease) -> Capture | None:
         time=exchange.began,
         head=exchange.head or build_head(exchange.status, exchange.fields),
         body=exchange.body,
-        form=BodyForm.JOINED,
         method=exchange.method,
         request=exchange.request,
         address=exchange.address,
@@ -196,7 +193,7 @@ def packed_item(item: PageItem, lease: Lease | None) -> Capture:
         time=item.time.timestamp(),
         head=sent.head or build_head(item.status, fields),
         body=bytes(item.body),
-        form=BodyForm.JOINED if "Content-Encoding" in item.headers else BodyForm.DECODED,
+        decoded="Content-Encoding" not in item.headers,
         method=method,
         request=sent.request,
         address=sent.address,
@@ -326,11 +323,10 @@ class PagePacks:
         plan = pack_plan(log, folder)
         self._closed = ClosedPacks(log, folder, plan.agent)
         try:
-            # It never waits, since the loop would: what bounds its backlog is the pause.
+            # Its backlog is bounded by the pause of the crawl.
             self._writer = PackWriter(
-                plan, backlog_max=math.inf,
-                closed=lambda path: self._loop.call_soon_threadsafe(self._pack_closed, path),
-            )  # fmt: skip
+                plan, closed=lambda path: self._loop.call_soon_threadsafe(self._pack_closed, path)
+            )
         except (OSError, PackError) as error:
             why = error.strerror if isinstance(error, OSError) else error
             raise SettingsError(f"SUITE_PACKS_DIR = {str(folder)!r}: {why}") from error
@@ -419,7 +415,7 @@ class PagePacks:
     def _append(self, fetches: Sequence[Capture], lease: Lease | None) -> None:
         batch = _PackJob(fetches, lease, self._tell)
         try:
-            self._writer.append_captures(fetches, batch)
+            self._writer.append(fetches, batch)
         except PackWriteError as error:  # its thread has ended
             batch.set_exception(error)
         else:

@@ -14,7 +14,7 @@ from support.text_index import contents, expected, followed, hits, page, write
 
 from scrapy_spider_suite.analysis.search.index_follower import TRIES, CrashJournal, IndexFollower
 from scrapy_spider_suite.analysis.search.index_place import IndexPlace, verify_index
-from scrapy_spider_suite.packs import FORMATS
+from scrapy_spider_suite.packs.pack_file import FORMATS
 from scrapy_spider_suite.runtime import files
 
 TEXT = " ".join(f"word{number}" for number in range(4_000))

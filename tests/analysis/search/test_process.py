@@ -10,12 +10,12 @@ from unittest.mock import Mock
 
 import pytest
 from scrapy.utils.test import get_crawler
-from support.packs import plan
+from support.packs import hand_in, plan
 from support.text_index import contents, expected, followed, page, write
 
 from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 from scrapy_spider_suite.analysis.search.index_process import IndexProcess
-from scrapy_spider_suite.packs import PackWriter, make_records
+from scrapy_spider_suite.packs import PackWriter
 from scrapy_spider_suite.pipelines import IndexPipeline
 
 
@@ -37,12 +37,12 @@ class Following:
 def test_it_follows_until_it_is_told_to_end(tmp_path: Path) -> None:
     """What is written is indexed while it is written; the rest at the end."""
     writer = PackWriter(plan(tmp_path))
-    writer.append(make_records(page(1, "apple")))
+    hand_in(writer, page(1, "apple"))
     writer.flush().result()
     following = Following(tmp_path)
     assert following.heard.wait(60)
     assert set(contents(tmp_path)) == {"http://a.test/1"}
-    writer.append(make_records(page(2, "apple")))
+    hand_in(writer, page(2, "apple"))
     writer.close()
     following.process.finish()
     assert following.process.wait(60)
@@ -79,7 +79,7 @@ def test_kills(tmp_path: Path) -> None:
             url, words = chance.randrange(600), [f"word{chance.randrange(999)}" for _ in range(60)]
             status = 404 if url % 9 == 1 else 200
             time = 150.0 * number + place
-            writer.append(make_records(page(url, " ".join(words), time, status=status)))
+            hand_in(writer, page(url, " ".join(words), time, status=status))
             if place % 50 == 0:
                 writer.flush().result()
         following.process.wait(chance.uniform(0.0, 1.0))

@@ -83,7 +83,7 @@ def test_damage_that_recovery_meets_is_told(
     crawler = get_crawler()
     done: Future[list[PackRecovery]] = Future()
     damage = [Damage(40, 7, "its checksum is another", False), Damage(90, 3, "it ends", True)]
-    done.set_result([PackRecovery(tmp_path / "a.warc.lzo", 80, 10, 2, damage)])
+    done.set_result([PackRecovery(tmp_path / "a.warc.lzo", 10, damage)])
 
     async def told() -> None:
         packs = PagePacks(PlainLog(crawler), tmp_path)

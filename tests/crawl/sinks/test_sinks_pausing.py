@@ -15,7 +15,7 @@ from scrapy_spider_suite.crawl.sinks import page_packs
 from scrapy_spider_suite.crawl.sinks.commit_log import PlainLog
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.items import PageItem
-from scrapy_spider_suite.packs import PackWriter, open_packs
+from scrapy_spider_suite.packs import open_packs
 
 
 class Engine:
@@ -44,7 +44,6 @@ def test_a_writer_that_is_behind_does_not_stop_the_loop(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writing: threading.Event
 ) -> None:
     """The crawl pauses with the page that is too much, not with the next look; none is lost."""
-    monkeypatch.setitem(PackWriter.__init__.__kwdefaults__, "backlog_max", 200_000)
     monkeypatch.setattr(page_packs, "BACKLOG_MAX", 100_000)
     crawler, engine = crawler_with_engine()
 
