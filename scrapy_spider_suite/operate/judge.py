@@ -249,7 +249,7 @@ class UrlJudge:
                     continue
                 why = " and ".join(map(str, said)) or "the filter is FALSE"
                 if said:
-                    where += ", line {}, column {}".format(*found.place(said[0].atom))
+                    where += f", line {said[0].atom.line}, column {said[0].atom.column}"
             fetched = stage in (Stage.PARSE, Stage.STORE)
             judgement = Judgement.FETCH if fetched else Judgement.REFUSE
             yield Finding(f"{stage.value} filter", judgement, f"{_MEANING[stage]}: {why}", where)
