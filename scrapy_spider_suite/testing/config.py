@@ -67,7 +67,7 @@ def _number(text: str) -> float:
     return value
 
 
-class Kind(NamedTuple):
+class KnobKind(NamedTuple):
     """*read* makes a value of text; *most* of a number."""
 
     type: Any
@@ -79,15 +79,15 @@ class Kind(NamedTuple):
 
 _BYTES = "a whole number of bytes, with K, M or G if you like"
 KINDS = {
-    "count": Kind(int, "a whole number", "N", int),
-    "bytes": Kind(int, _BYTES, "BYTES", _size),
-    "secs": Kind((int, float), "a number of seconds of at least 0", "SECONDS", _number, 1e9),
-    "share": Kind((int, float), "a number between 0 and 1", "0..1", _number, 1.0),
-    "sigma": Kind((int, float), "a number between 0 and 5", "SIGMA", _number, 5.0),
-    "flag": Kind(bool, "true or false"),
-    "text": Kind(str, "a name", "NAME"),
-    "file": Kind((Path, type(None)), "a Path", "FILE"),
-    "table": Kind(Mapping, "a table"),
+    "count": KnobKind(int, "a whole number", "N", int),
+    "bytes": KnobKind(int, _BYTES, "BYTES", _size),
+    "secs": KnobKind((int, float), "a number of seconds of at least 0", "SECONDS", _number, 1e9),
+    "share": KnobKind((int, float), "a number between 0 and 1", "0..1", _number, 1.0),
+    "sigma": KnobKind((int, float), "a number between 0 and 5", "SIGMA", _number, 5.0),
+    "flag": KnobKind(bool, "true or false"),
+    "text": KnobKind(str, "a name", "NAME"),
+    "file": KnobKind((Path, type(None)), "a Path", "FILE"),
+    "table": KnobKind(Mapping, "a table"),
 }
 
 
