@@ -48,11 +48,11 @@ def settings() -> Iterator[str]:
         declared = DECLARATIONS[name]
         link = f"[`{setting_name(name)}`](#{setting_name(name).lower()})"
         yield _row(link, _defaults(declared), declared.meaning)
-    group = None
+    group = ""
     for name, declared in DECLARATIONS.items():
-        if declared.group is not group:
-            group = declared.group
-            yield from ("", f"## {group.title}")
+        if declared.group.title != group:
+            group = declared.group.title
+            yield from ("", f"## {group}")
         allowed = declared.type.allowed.replace("*", "\\*")
         unit = f" ({declared.type.unit})" if declared.type.unit else ""
         live = " Can be [set](operating.md#set) in a running crawl." if declared.live else ""

@@ -51,12 +51,7 @@ class SettingGroup(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SettingDeclaration:
-    """The declaration of one setting; *spider* and *broad* are its defaults by profile.
-
-    Attributes:
-        live: ``scrapy frontier set`` changes it in a running crawl.
-        page: the page of the documentation that explains it.
-    """
+    """The declaration of one setting; *spider* and *broad* are its defaults by profile."""
 
     group: SettingGroup
     type: ValueType
@@ -64,8 +59,8 @@ class SettingDeclaration:
     broad: object
     kind: SettingKind
     meaning: str
-    live: bool
-    page: str
+    live: bool  # ``scrapy frontier set`` changes it in a running crawl
+    page: str  # of the documentation
 
     def default(
         self, profile: Profile, project: ProjectSettings, given: Mapping[str, Any]
@@ -99,6 +94,11 @@ def setting(
     page = page or group.page
     declared = SettingDeclaration(group, type_, default, wide, kind, meaning, live, page)
     return field(metadata={KEY: declared})  # fmt: skip
+
+
+def live_setting(*declaration: Any, **more: Any) -> Any:
+    """Declare a `setting` that ``scrapy frontier set`` changes in a running crawl."""
+    return setting(*declaration, live=True, **more)
 
 
 def setting_name(name: str) -> str:

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
 
 _COUNT = v.integer(0)
 _SECONDS = v.duration()
-_LONGEST_FETCH = 180.0
-"""Seconds of a fetch where DOWNLOAD_TIMEOUT is 0 and sets no bound."""
+_LONGEST_FETCH = 180.0  # seconds of a fetch where DOWNLOAD_TIMEOUT is 0 and sets no bound
 # Scrapy's deprecated spider attributes and the settings they stand for.
 _ATTRIBUTES = {
     "DOWNLOAD_DELAY": "download_delay",
@@ -104,13 +103,16 @@ class ProjectSettings:
         """
 
         def read(name: str, type_: v.ValueType) -> Any:
-            return _read(settings, spidercls, name, type_)
+            raw = _raw(settings, spidercls, name)
+            return None if raw is None else parse_value(name, type_, raw)
 
         per_domain = "CONCURRENT_REQUESTS_PER_DOMAIN"
+        by_spider = getattr(spidercls, _ATTRIBUTES[per_domain], None) is not None
+        by_setting = (settings.getpriority(per_domain) or 0) > SETTINGS_PRIORITIES["addon"]
         return cls(
             autothrottle_enabled=read("AUTOTHROTTLE_ENABLED", v.boolean),
             autothrottle_start_delay=read("AUTOTHROTTLE_START_DELAY", _SECONDS),
-            concurrency_was_set=_was_set(settings, spidercls, per_domain),
+            concurrency_was_set=by_spider or by_setting,
             concurrent_requests=read("CONCURRENT_REQUESTS", _COUNT),
             concurrent_requests_per_domain=read(per_domain, v.integer(1)),
             concurrent_requests_per_ip=read("CONCURRENT_REQUESTS_PER_IP", _COUNT) or 0,
@@ -134,11 +136,9 @@ class ProjectSettings:
 
 
 def is_crawl(crawler: Crawler) -> bool:
-    """Return whether *crawler* crawls, and does not only look at a page.
-
-    ``scrapy shell`` builds an engine that never crawls; ``fetch``, ``view``, ``parse``, ``check``
-    and ``bench`` replace the spider's ``start()``.
-    """
+    """Return whether *crawler* crawls, and does not only look at a page."""
+    # ``scrapy shell`` builds an engine that never crawls; ``fetch``, ``view``, ``parse``, ``check``
+    # and ``bench`` replace the spider's ``start()``.
     start = getattr(crawler.spidercls, "start", None)
     by_command = str(getattr(start, "__module__", "")).startswith("scrapy.commands.")
     return crawler.crawling and not by_command
@@ -164,12 +164,6 @@ def _raw(settings: BaseSettings, spidercls: type[Spider] | Spider | None, name: 
     return attribute
 
 
-def _was_set(settings: BaseSettings, spidercls: type[Spider] | Spider | None, name: str) -> bool:
-    if getattr(spidercls, _ATTRIBUTES[name], None) is not None:
-        return True
-    return (settings.getpriority(name) or 0) > SETTINGS_PRIORITIES["addon"]
-
-
 def _slots(settings: BaseSettings) -> dict[str, dict[str, Any]]:
     kinds = {"delay": _SECONDS, "concurrency": v.integer(1)}
     given = settings.getdict("DOWNLOAD_SLOTS")
@@ -181,13 +175,6 @@ def _slots(settings: BaseSettings) -> dict[str, dict[str, Any]]:
     except (ValueError, TypeError):
         allowed = "slots by name, such as {'example.org': {'delay': 2, 'concurrency': 1}}"
         raise SettingsError.of("DOWNLOAD_SLOTS", given, allowed) from None
-
-
-def _read(
-    settings: BaseSettings, spidercls: type[Spider] | Spider | None, name: str, type_: v.ValueType
-) -> Any:
-    raw = _raw(settings, spidercls, name)
-    return None if raw is None else parse_value(name, type_, raw)
 
 
 def parse_value(name: str, type_: v.ValueType, raw: object) -> Any:

@@ -10,16 +10,8 @@ from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import quote, urlsplit
 
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.settings import values
 from scrapy_spider_suite.settings.project import parse_value
-from scrapy_spider_suite.settings.values import (
-    CLIENT_PARAMETERS,
-    RedisUrl,
-    ValueDetailError,
-    add_url_parameters,
-    duration,
-    integer,
-    redis_url,
-)
 
 if TYPE_CHECKING:
     from scrapy import Spider
@@ -29,7 +21,7 @@ _PLAIN_CLIENTS = frozenset({"Redis", "StrictRedis"})
 _MOST = 1_000  # messages at once
 
 
-def redis_server(settings: BaseSettings) -> RedisUrl:
+def redis_server(settings: BaseSettings) -> values.RedisUrl:
     """Return the server in the settings of scrapy-redis; ``redis://localhost:6379`` by default.
 
     Raises `SettingsError`: a URL cannot express them.
@@ -49,13 +41,13 @@ def redis_server(settings: BaseSettings) -> RedisUrl:
         url = f"{scheme}://{f'[{host}]' if ':' in str(host) else host}:{port}"
         url = f"unix://{quote(path)}" if path else url
     try:
-        found: RedisUrl = redis_url.parse(str(url))
-    except ValueDetailError as error:
+        found: values.RedisUrl = values.redis_url.parse(str(url))
+    except values.ValueDetailError as error:
         raise SettingsError(f"REDIS_URL: {error}") from None
     parts = urlsplit(found.url)
     if database and (parts.scheme == "unix" or not parts.path.strip("/")):
         params["db"] = database
-    return RedisUrl(add_url_parameters(found.url, params))
+    return values.RedisUrl(values.add_url_parameters(found.url, params))
 
 
 def _refuse_clients(params: dict[str, Any]) -> None:
@@ -68,7 +60,7 @@ def _refuse_clients(params: dict[str, Any]) -> None:
             "alone; name the server in SUITE_REDIS_URL"
         )
     for key, value in params.items():
-        if key not in CLIENT_PARAMETERS and not isinstance(value, str | int | float | None):
+        if key not in values.CLIENT_PARAMETERS and not isinstance(value, str | int | float | None):
             raise SettingsError(
                 f"REDIS_PARAMS[{key!r}] is a {type(value).__name__}, which a URL cannot say; name "
                 "the server in SUITE_REDIS_URL"
@@ -81,15 +73,11 @@ class PushedSeedsKey:
 
     key: str
     kind: Literal["list", "set", "zset"]
-    batch: int
-    """Most messages that are read at once."""
+    batch: int  # most messages that are read at once
     encoding: str
-    decoded: bool
-    """Whether the project's code gets text, not bytes."""
-    max_idle: float
-    """Seconds without work after which the crawl ends; 0 never ends it."""
-    requests: str
-    """The key of the queue of scrapy-redis's scheduler."""
+    decoded: bool  # the project's code gets text, not bytes
+    max_idle: float  # seconds without work after which the crawl ends; 0 never ends it
+    requests: str  # the key of the queue of scrapy-redis's scheduler
 
     @classmethod
     def for_spider(
@@ -116,14 +104,14 @@ class PushedSeedsKey:
             key=_named(asked or "%(name)s:start_urls", spider, "REDIS_START_URLS_KEY"),
             kind=kind,
             batch=min(_MOST, parse_value(
-                "REDIS_START_URLS_BATCH_SIZE", integer(1),
+                "REDIS_START_URLS_BATCH_SIZE", values.integer(1),
                 batch or settings.getint("CONCURRENT_REQUESTS") or _MOST,
             )),
             encoding=_encoding(getattr(spider, "redis_encoding", None), settings),
             decoded=settings.getbool("REDIS_DECODE_RESPONSES")
             or bool(params.get("decode_responses"))
             or "decode_responses=" in str(settings["REDIS_URL"]),
-            max_idle=parse_value("MAX_IDLE_TIME_BEFORE_CLOSE", duration(), idle),
+            max_idle=parse_value("MAX_IDLE_TIME_BEFORE_CLOSE", values.duration(), idle),
             requests=_named(
                 settings["SCHEDULER_QUEUE_KEY"] or "%(spider)s:requests", spider,
                 "SCHEDULER_QUEUE_KEY",

@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 class SuiteSettings(SettingsTable):
     """All settings of one crawl. Durations are floats of seconds, sizes are ints of bytes."""
 
-    project: ProjectSettings
-    """Scrapy's own settings that the suite takes as inputs."""
+    project: ProjectSettings  # Scrapy's own settings that the suite takes as inputs
 
     @property
     def broad(self) -> bool:
@@ -71,10 +70,7 @@ class SuiteSettings(SettingsTable):
     def from_settings(
         cls, settings: BaseSettings, spidercls: type[Spider] | Spider | None = None
     ) -> SuiteSettings:
-        """Read and check all settings for a crawl of *spidercls*, a spider class or spider.
-
-        Raises `SettingsError`, in one line.
-        """
+        """Read and check all settings for a crawl of *spidercls*. Raises `SettingsError`."""
         given = read_given(DECLARATIONS, settings)
         project = ProjectSettings.from_settings(settings, spidercls)
         given["profile"] = profile = _profile(given, spidercls)
@@ -257,7 +253,6 @@ def find_setting(name: str) -> str:
 
 
 def replace_settings(crawler: Crawler, settings: SuiteSettings) -> None:
-    """Let *crawler* have other *settings* from now on."""
     _cache[crawler] = settings
 
 

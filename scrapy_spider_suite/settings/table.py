@@ -16,6 +16,7 @@ from scrapy_spider_suite.settings.declarations import (
     Derived,
     Profile,
     SettingGroup,
+    live_setting,
     setting,
 )
 from scrapy_spider_suite.settings.project import ProjectSettings
@@ -25,11 +26,15 @@ from scrapy_spider_suite.urls.traps import DETECTORS
 
 START = SettingGroup("Start", "getting-started.md")
 POLITENESS = SettingGroup("Politeness", "politeness.md")
-FAILURES = SettingGroup("Failures and retries", "outcomes.md")
+FAILURES = SettingGroup("Failures and retries", "broad-crawls.md")
+BACK_OFF = FAILURES._replace(page="politeness.md")
 BUDGETS = SettingGroup("Budgets, end, guards", "running.md")
+CAPS = BUDGETS._replace(page="broad-crawls.md")
 FILTERS = SettingGroup("Filters and scope", "filters.md")
 URLS = SettingGroup("URLs and traps", "traps.md")
+NORMAL_FORM = URLS._replace(page="normal-form.md")
 ORDER = SettingGroup("Order, phases, revisits", "orders.md")
+REVISITS = ORDER._replace(page="revisits.md")
 JOB = SettingGroup("Job and memory", "jobs.md")
 NETWORK = SettingGroup("Network", "politeness.md")
 KEPT = SettingGroup("What is kept", "packs.md")
@@ -128,18 +133,18 @@ class SettingsTable:
     )
 
     # Politeness
-    host_delay: float = setting(
+    host_delay: float = live_setting(
         POLITENESS, v.duration(),
         Derived("DOWNLOAD_DELAY", lambda project, given: project.download_delay), FREE,
         "Least pause between the end of a request to a host and the start of the next.",
-        broad=Derived("4, or DOWNLOAD_DELAY if that is longer", _broad_delay), live=True,
+        broad=Derived("4, or DOWNLOAD_DELAY if that is longer", _broad_delay),
     )
-    ip_delay: float = setting(
+    ip_delay: float = live_setting(
         POLITENESS, v.duration(), Derived("0", _ip_delay), FREE,
         "Least pause between the end of a request to an IP address and the start of the next.",
-        broad=0.5, live=True,
+        broad=0.5,
     )
-    host_concurrency: int = setting(
+    host_concurrency: int = live_setting(
         POLITENESS, v.integer(1, 1000, "requests"),
         Derived(
             "CONCURRENT_REQUESTS_PER_DOMAIN if the project sets it or there is no host delay, "
@@ -147,19 +152,18 @@ class SettingsTable:
         ),
         FREE,
         "Most requests to one host at the same time.",
-        broad=1, live=True,
+        broad=1,
     )
-    ip_concurrency: int = setting(
+    ip_concurrency: int = live_setting(
         POLITENESS, v.integer(0, 1000, "requests"),
         Derived("0; 1 with SUITE_IP_DELAY", _ip_concurrency),
         FREE,
         "Most requests to one IP address at the same time; 0 is no limit.",
-        broad=1, live=True,
+        broad=1,
     )
-    requests_per_visit: int = setting(
+    requests_per_visit: int = live_setting(
         POLITENESS, v.integer(1, 20, "requests"), 1, FREE,
         "Most requests to a host in one visit, without a pause. For servers of your own.",
-        live=True,
     )
     overrides: Path | None = setting(
         POLITENESS, v.file, None, FREE,
@@ -173,114 +177,96 @@ class SettingsTable:
     )
 
     # Failures and retries
-    backoff_base: float = setting(
-        FAILURES, v.duration(), 5.0, FREE,
+    backoff_base: float = live_setting(
+        BACK_OFF, v.duration(), 5.0, FREE,
         "First pause of a host after a 429, a 503, a timeout or a failed connection. Each further "
         "failure in a row doubles it.",
-        live=True, page="politeness.md",
     )
-    backoff_max: float = setting(
-        FAILURES, v.duration(), 3600.0, FREE,
+    backoff_max: float = live_setting(
+        BACK_OFF, v.duration(), 3600.0, FREE,
         "Longest pause that such failures lead to.",
-        live=True, page="politeness.md",
     )
-    dead_host_failures: int = setting(
-        FAILURES, v.integer(1, unit="failures"), 10, FROM_NOW_ON,
+    dead_host_failures: int = live_setting(
+        BACK_OFF, v.integer(1, unit="failures"), 10, FROM_NOW_ON,
         "Failed connections in a row after which a host is given up.",
-        live=True, page="politeness.md",
     )
-    retry_times: int = setting(
+    retry_times: int = live_setting(
         FAILURES, v.integer(0, unit="retries"), 5, FROM_NOW_ON,
         "How often a URL from a link is tried again before it has failed.",
-        live=True, page="broad-crawls.md",
     )
-    retry_failed_after: float = setting(
+    retry_failed_after: float = live_setting(
         FAILURES, v.duration(), 0.0, FROM_NOW_ON,
         "Try a failed URL anew if a link leads to it this long after the failure; 0 never does.",
-        live=True, page="broad-crawls.md",
     )
-    retry_failed: tuple[str, ...] = setting(
+    retry_failed: tuple[str, ...] = live_setting(
         FAILURES, v.choices(*_MAY_FAIL), _MAY_PASS, FROM_NOW_ON,
         "The reasons of failures that SUITE_RETRY_FAILED_AFTER holds for. 'host_dead' also gives "
         "the host another chance.",
-        live=True, page="broad-crawls.md",
     )
 
     # Budgets, end, guards
-    host_max_pages: int = setting(
-        BUDGETS, v.integer(0, unit="pages"), 0, FROM_NOW_ON,
+    host_max_pages: int = live_setting(
+        CAPS, v.integer(0, unit="pages"), 0, FROM_NOW_ON,
         "Most pages of one host; 0 is no limit.",
-        live=True, page="broad-crawls.md",
     )
-    host_max_depth: int = setting(
-        BUDGETS, v.integer(0, unit="links"), 0, FROM_NOW_ON,
+    host_max_depth: int = live_setting(
+        CAPS, v.integer(0, unit="links"), 0, FROM_NOW_ON,
         "Links followed in bulk: most links between a page and the first page of its host. Links "
         "from other hosts are always followed. 0 is no limit.",
-        live=True, page="broad-crawls.md",
     )
-    domain_max_pages: int = setting(
-        BUDGETS, v.integer(0, unit="pages"), 0, FROM_NOW_ON,
+    domain_max_pages: int = live_setting(
+        CAPS, v.integer(0, unit="pages"), 0, FROM_NOW_ON,
         "Most pages of one registered domain, of all its hosts together; 0 is no limit.",
-        live=True, page="broad-crawls.md",
     )
-    domain_max_hosts: int = setting(
-        BUDGETS, v.integer(0, unit="hosts"), 0, FROM_NOW_ON,
+    domain_max_hosts: int = live_setting(
+        CAPS, v.integer(0, unit="hosts"), 0, FROM_NOW_ON,
         "Most hosts of one registered domain: the hosts found first. 0 is no limit.",
-        live=True, page="broad-crawls.md",
     )
-    max_pages: int = setting(
-        BUDGETS, v.integer(0, unit="pages"), 0, FREE,
+    max_pages: int = live_setting(
+        CAPS, v.integer(0, unit="pages"), 0, FREE,
         "Close the crawl ('max_pages') when the job has this many pages; 0 is no limit.",
-        live=True, page="broad-crawls.md",
     )
-    max_bytes: int = setting(
-        BUDGETS, v.size(), 0, FREE,
+    max_bytes: int = live_setting(
+        CAPS, v.size(), 0, FREE,
         "Close the crawl ('max_bytes') when the job has received this much; 0 is no limit.",
-        live=True, page="broad-crawls.md",
     )
-    max_time: float = setting(
-        BUDGETS, v.duration(), 0.0, FREE,
+    max_time: float = live_setting(
+        CAPS, v.duration(), 0.0, FREE,
         "Close the crawl ('max_time') when all runs of the job last this long; 0 is no limit.",
-        live=True, page="broad-crawls.md",
     )
-    max_bandwidth: int = setting(
-        BUDGETS, v.size(), 0, FREE,
+    max_bandwidth: int = live_setting(
+        CAPS, v.size(), 0, FREE,
         "Most bytes received per second, on average; requests wait for it. 0 is no limit.",
-        live=True, page="broad-crawls.md",
     )
-    body_max: int = setting(
-        BUDGETS, v.size(), 0, FROM_NOW_ON,
+    body_max: int = live_setting(
+        CAPS, v.size(), 0, FROM_NOW_ON,
         "Most bytes of a body that are read; a longer page is flagged 'truncated'. 0 reads all.",
-        live=True, page="broad-crawls.md",
     )
-    max_wait: float = setting(
+    max_wait: float = live_setting(
         # Of the default back-off, more than the 1,280 s before the tenth attempt, after which a
         # host that never answers is given up, and less than the 2,560 s after it.
         BUDGETS, v.duration(), 1800.0, FREE,
         "Close the crawl ('waiting') when all hosts must wait longer than this; 0 never does.",
-        live=True,
     )
-    when_done: Literal["finish", "wait"] = setting(
+    when_done: Literal["finish", "wait"] = live_setting(
         BUDGETS, v.choice("finish", "wait"), "finish", FREE,
         "When no URL is left: finish ends the crawl, wait waits for URLs from outside.",
-        live=True,
     )
-    stop_timeout: float = setting(
+    stop_timeout: float = live_setting(
         BUDGETS, v.duration(), 20.0, FREE,
         "Longest time that a stop waits for requests in progress.",
-        live=True,
     )
-    min_free: int = setting(
+    min_free: int = live_setting(
         BUDGETS, v.size(), 64 << 20, FREE,
         "Pause while a disk in use has less room than this, or less than the store needs to merge "
         "its files. 0 goes on until the disk is full.",
-        broad=256 << 20, live=True,
+        broad=256 << 20,
     )
-    stall_timeout: float = setting(
+    stall_timeout: float = live_setting(
         BUDGETS, v.duration(), 0.0, FREE,
         "End the process when its event loop has stood still for this long. End the crawl when no "
         "page came for this long although hosts are ready. 0 never does.",
-        broad=900.0, live=True,
+        broad=900.0,
     )
     exit_codes: bool = setting(
         BUDGETS, v.boolean, False, FREE,
@@ -289,75 +275,65 @@ class SettingsTable:
     )
 
     # Filters and scope
-    schedule_filter: str = setting(
+    schedule_filter: str = live_setting(
         FILTERS, v.filter_for("schedule"), "", FROM_NOW_ON,
         "Which links and requests may enter the queue; seeds always may.",
-        live=True,
     )
-    fetch_filter: str = setting(
+    fetch_filter: str = live_setting(
         FILTERS, v.filter_for("fetch"), "", FROM_NOW_ON,
         "Which pages may be fetched, checked before the request; others fail ('filtered').",
-        live=True,
     )
-    parse_filter: str = setting(
+    parse_filter: str = live_setting(
         FILTERS, v.filter_for("parse"), "", FROM_NOW_ON,
         "Which answers go to callbacks and have their links followed; other answers are done.",
-        live=True,
     )
-    follow_filter: str = setting(
+    follow_filter: str = live_setting(
         FILTERS, v.filter_for("follow"), "", FROM_NOW_ON,
         "Links followed in bulk: which links of pages are followed.",
-        live=True,
     )
-    store_filter: str = setting(
+    store_filter: str = live_setting(
         FILTERS, v.filter_for("store"), "", FROM_NOW_ON,
         "Of which answers the items go to the pipelines.",
-        live=True,
     )
     countries: Path | None = setting(
         FILTERS, v.file, None, FREE,
         "Countries of addresses, for filters: a file of 'network,country' or 'first,last,country'.",
     )
-    media_types: tuple[str, ...] = setting(
+    media_types: tuple[str, ...] = live_setting(
         FILTERS, v.media_types, (), FROM_NOW_ON,
         "Broad profile: media types of pages that are wanted, with * for any. Of other types the "
         "head alone is read. Empty reads all.",
-        live=True, page="broad-crawls.md",
+        page="broad-crawls.md",
     )
 
     # URLs and traps
     normal_form: tuple[str, ...] = setting(
-        URLS, v.choices(*OPTION_WORDS), (), FIXED,
+        NORMAL_FORM, v.choices(*OPTION_WORDS), (), FIXED,
         "Broad profile: further spellings of URLs that count as one URL, for all hosts.",
-        page="normal-form.md",
     )
     drop_parameters: tuple[str, ...] = setting(
-        URLS, v.parameters, (), FIXED,
+        NORMAL_FORM, v.parameters, (), FIXED,
         "Broad profile: query parameters that are left out of URLs.",
-        page="normal-form.md",
     )
     url_rules: tuple[str, ...] = setting(
-        URLS, v.url_rules, (), FIXED,
+        NORMAL_FORM, v.url_rules, (), FIXED,
         "Broad profile: rules of SUITE_NORMAL_FORM and SUITE_DROP_PARAMETERS by host and .domain.",
-        page="normal-form.md",
     )
     normalizer: str = setting(
-        URLS, v.import_path, "", FIXED,
+        NORMAL_FORM, v.import_path, "", FIXED,
         "Broad profile: a callable of the project, or a class of one. It gets every URL and "
         "returns the URL to use, or None to drop it.",
-        page="normal-form.md",
     )
     prefer_https: bool = setting(
-        URLS, v.boolean, False, FROM_NOW_ON,
+        NORMAL_FORM, v.boolean, False, FROM_NOW_ON,
         "Broad profile: use one of http and https, and one of names with and without www. It does "
         "so for hosts whose answers show that both are the same.",
-        page="normal-form.md",
     )
-    traps: tuple[str, ...] = setting(
+    traps: tuple[str, ...] = live_setting(
         URLS, v.choices(*DETECTORS), (), FROM_NOW_ON,
         "Links followed in bulk: the detectors of traps that are on. fail refuses the URLs that a "
         "detector finds, last puts them after the host's others.",
-        broad=tuple(each for each in DETECTORS if each != "numbers=fail"), live=True,
+        broad=tuple(each for each in DETECTORS if each != "numbers=fail"),
     )
     guess_urls: Literal["none", "ancestors", "siblings", "both"] = setting(
         URLS, v.choice("none", "ancestors", "siblings", "both"), "none", FROM_NOW_ON,
@@ -411,31 +387,26 @@ class SettingsTable:
         "The last seconds of a phase, in which no visit begins and requests in progress end.",
     )
     revisit: Literal["off", "fixed", "adaptive"] = setting(
-        ORDER, v.choice("off", "fixed", "adaptive"), "off", FROM_NOW_ON,
+        REVISITS, v.choice("off", "fixed", "adaptive"), "off", FROM_NOW_ON,
         "Fetch pages again while the crawl runs; it does not end by itself then. fixed: each page "
         "after the same time. adaptive: so often that most pages stay fresh.",
-        page="revisits.md",
     )
-    revisit_interval: float = setting(
-        ORDER, v.duration(0.1), 7 * _DAY, FROM_NOW_ON,
+    revisit_interval: float = live_setting(
+        REVISITS, v.duration(0.1), 7 * _DAY, FROM_NOW_ON,
         "Time after which a page is fetched again; with adaptive, on average.",
-        live=True, page="revisits.md",
     )
     revisit_least: float = setting(
-        ORDER, v.duration(0.1), 3600.0, FROM_NOW_ON,
+        REVISITS, v.duration(0.1), 3600.0, FROM_NOW_ON,
         "adaptive: the shortest time after which a page is fetched again.",
-        page="revisits.md",
     )
     revisit_most: float = setting(
-        ORDER, v.duration(0.1), 90 * _DAY, FROM_NOW_ON,
+        REVISITS, v.duration(0.1), 90 * _DAY, FROM_NOW_ON,
         "adaptive: the longest time after which a page is fetched again. It holds for pages that "
         "are not worth a visit, too, which may change their ways.",
-        page="revisits.md",
     )
     revisit_weight: float = setting(
-        ORDER, v.number(0.0, 1.0), 0.2, FREE,
+        REVISITS, v.number(0.0, 1.0), 0.2, FREE,
         "The share of all fetches for pages that are due again, while new pages wait.",
-        page="revisits.md",
     )
 
     # Job and memory
@@ -552,15 +523,15 @@ class SettingsTable:
         "Where the fetch log is kept. True: in the job directory, if there is one. False: nowhere.",
         page="evidence.md",
     )
-    fetch_log_max: int = setting(
+    fetch_log_max: int = live_setting(
         KEPT, v.size(0), 0, FREE,
         "Size of the whole fetch log beyond which its oldest files are removed; 0 removes none.",
-        live=True, page="evidence.md",
+        page="evidence.md",
     )
-    quiet_log: bool = setting(
+    quiet_log: bool = live_setting(
         KEPT, v.boolean, False, FREE,
         "Count repeated log lines and tracebacks; leave out tracebacks of network errors.",
-        broad=True, live=True, page="running.md",
+        broad=True, page="running.md",
     )
 
     # Agents
@@ -611,8 +582,7 @@ class SettingsTable:
         AGENTS, v.folder, None, FREE,
         "A shared folder, through which hosts are handed over. Empty: TCP, to SUITE_AGENT_ADDRESS.",
     )
-    handover_rate: int = setting(
+    handover_rate: int = live_setting(
         AGENTS, v.size(), 16 << 20, FREE,
         "Most bytes per second that an agent hands over; 0 is no limit.",
-        live=True,
     )

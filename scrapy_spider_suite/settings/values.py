@@ -1,8 +1,7 @@
 """The types of settings' values: how each is read, and what is allowed, in words.
 
 A value is a Python object (``4``, ``True``, ``["a"]``) or text from a command line (``"4"``,
-``"true"``, ``"a,b"``); both read the same. The ``parse`` of a `ValueType` raises `ValueError` for
-any other value; errors for users are built from ``allowed``.
+``"true"``, ``"a,b"``); both read the same.
 """
 
 from __future__ import annotations
@@ -64,7 +63,7 @@ _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
 _RELATIVE = re.compile(r"(file|local)://(?!/)")
 _URL_PASSWORD = re.compile(r"://[^/@]*:(?!\d+/)[^@]*@")  # with a / in it, too
 _SECRET = 16
-_SCHEMES = ("redis://", "rediss://", "unix://")
+REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
 _USER = re.compile(r"//.*@")
 _PASSWORD = re.compile(r"(password=)[^&]*")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)+")
@@ -76,29 +75,19 @@ class ValueDetailError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ValueType:
-    """How a setting's value is read.
+    """How a setting's value is read."""
 
-    Attributes:
-        parse: returns the typed value of what a user wrote; raises ValueError.
-        allowed: the allowed values, to follow "expected", such as "a number of seconds >= 0".
-        unit: such as "seconds", "bytes", "hosts"; may be empty.
-    """
-
-    parse: Callable[[object], Any]
-    allowed: str
-    unit: str = ""
+    parse: Callable[[object], Any]  # returns the typed value of what a user wrote, or ValueError
+    allowed: str  # to follow "expected", such as "a number of seconds >= 0"
+    unit: str = ""  # such as "seconds", "bytes", "hosts"
 
 
-def _value_type(
-    allowed: str, unit: str = ""
-) -> Callable[[Callable[[object], object]], ValueType]:
-    """Make the type of the decorated function, which parses a value."""
+def _value_type(allowed: str, unit: str = "") -> Callable[[Callable[[object], object]], ValueType]:
     return lambda parse: ValueType(parse, allowed, unit)
 
 
-def check_range(number: N, low: N, high: N | None) -> N:
-    """Return *number*. Raises ValueError: it is not in *low* to *high*, both included."""
-    if number < low or (high is not None and number > high):
+def _check_range(number: N, low: N, high: N | None) -> N:
+    if not low <= number <= (number if high is None else high):  # nor is a NaN
         raise ValueError(number)
     return number
 
@@ -156,7 +145,7 @@ def integer(low: int, high: int | None = None, unit: str = "") -> ValueType:
             raw = int(raw)
         if isinstance(raw, bool) or not isinstance(raw, int | str):
             raise ValueError(raw)
-        return check_range(int(raw), low, high)
+        return _check_range(int(raw), low, high)
 
     bounds = f">= {low}" if high is None else f"from {low} to {high}"
     return ValueType(parse, f"a whole number {bounds}", unit)
@@ -175,7 +164,7 @@ def duration(low: float = 0.0) -> ValueType:
             raise ValueError(raw)
         if not math.isfinite(seconds):
             raise ValueError(raw)
-        return check_range(seconds, low, None)
+        return _check_range(seconds, low, None)
 
     return ValueType(parse, f"a number of seconds >= {low:g}, or one like 10m, 2h, 7d", "seconds")
 
@@ -186,9 +175,7 @@ def number(low: float, high: float) -> ValueType:
     def parse(raw: object) -> float:
         if isinstance(raw, bool) or not isinstance(raw, int | float | str):
             raise ValueError(raw)
-        if not low <= float(raw) <= high:  # nor is a NaN
-            raise ValueError(raw)
-        return float(raw)
+        return _check_range(float(raw), low, high)
 
     return ValueType(parse, f"a number from {low:g} to {high:g}")
 
@@ -202,7 +189,7 @@ def size(low: int = 0) -> ValueType:
             raw = int(number * _BYTES[letter])
         if isinstance(raw, bool) or not isinstance(raw, int):
             raise ValueError(raw)
-        return check_range(raw, low, None)
+        return _check_range(raw, low, None)
 
     return ValueType(parse, f"a number of bytes >= {low}, or one like 512K, 64M, 2G", "bytes")
 
@@ -238,37 +225,29 @@ def log_level(raw: object) -> str:
 # Files and folders; an empty text is None
 
 
-@_value_type("the path of a file that exists")
-def file(raw: object) -> Path | None:
-    if not isinstance(raw, str | os.PathLike):
-        raise ValueError(raw)
-    if raw == "":
-        return None
-    path = Path(raw)
-    if not path.is_file():
-        raise ValueError(raw)
-    return path
+def _path_that(is_right: Callable[[Path], bool]) -> Callable[[object], Path | None]:
+    def parse(raw: object) -> Path | None:
+        if not isinstance(raw, str | os.PathLike) or "\0" in str(raw):
+            raise ValueError(raw)
+        if raw and not is_right(Path(raw)):
+            raise ValueError(raw)
+        return Path(raw) if raw else None
+
+    return parse
 
 
-@_value_type("the path of a folder")
-def folder(raw: object) -> Path | None:
-    return None if raw == "" else _folder(raw)
+file = ValueType(_path_that(Path.is_file), "the path of a file that exists")
+folder = ValueType(
+    _path_that(lambda path: path.is_dir() or not path.exists()), "the path of a folder"
+)
 
 
 @_value_type("True, False, or the path of a folder")
-def switch_or_folder(raw: object) -> bool | Path:
+def switch_or_folder(raw: object) -> object:
     truth = TRUTH_VALUES.get(str(raw).lower())
-    return _folder(raw) if truth is None else truth
-
-
-def _folder(raw: object) -> Path:
-    """Return the path of a folder, which need not exist yet."""
-    if not isinstance(raw, str | os.PathLike) or raw == "" or "\0" in str(raw):
+    if raw == "":
         raise ValueError(raw)
-    path = Path(raw)
-    if path.exists() and not path.is_dir():
-        raise ValueError(raw)
-    return path
+    return folder.parse(raw) if truth is None else truth
 
 
 @_value_type("a URL without a password, such as 's3://bucket/folder', or an absolute path")
@@ -295,9 +274,7 @@ def remote_folder(raw: object) -> str:
 # Texts
 
 
-@_value_type("at most 64 letters, digits, '_' and '.'")
-def name(raw: object) -> str:
-    return _matched(_NAME, raw)
+name = ValueType(partial(_matched, _NAME), "at most 64 letters, digits, '_' and '.'")
 
 
 @_value_type("a text in one line")
@@ -311,13 +288,7 @@ def _list_of(parse_item: Callable[[str], object], allowed: str) -> ValueType:
     return ValueType(lambda raw: tuple(parse_item(item) for item in split_texts(raw)), allowed)
 
 
-def _printable(item: str) -> str:
-    if not item.isprintable():
-        raise ValueError(item)
-    return item
-
-
-texts = _list_of(_printable, "a list of texts such as 'seeds.txt.gz, example.com'")
+texts = _list_of(line.parse, "a list of texts such as 'seeds.txt.gz, example.com'")
 media_types = _list_of(
     lambda item: _matched(_MEDIA_TYPE, item.lower()),
     "a list of media types such as 'text/*, application/xhtml+xml'",
@@ -325,11 +296,10 @@ media_types = _list_of(
 dotted_paths = _list_of(
     partial(_matched, _DOTTED), "a list of import paths such as 'project.items.Book'"
 )
-
-
-@_value_type("a list of names of parameters such as 'ref, src_*'")
-def parameters(raw: object) -> tuple[str, ...]:
-    return tuple(sorted({*parameter_names(split_texts(raw))}))
+parameters = ValueType(
+    lambda raw: tuple(sorted({*parameter_names(split_texts(raw))})),
+    "a list of names of parameters such as 'ref, src_*'",
+)
 
 
 @_value_type("a file of rules, or a list such as ['.example.org tracking=yes']")
@@ -350,9 +320,9 @@ def url_rules(raw: object) -> tuple[str, ...]:
     return tuple(sorted(filter(None, bare)))
 
 
-@_value_type("an import path such as 'project.scores.score'")
-def import_path(raw: object) -> str:
-    return "" if raw == "" else _matched(_DOTTED, raw)
+import_path = ValueType(
+    lambda raw: raw and _matched(_DOTTED, raw), "an import path such as 'project.scores.score'"
+)
 
 
 @_value_type(f"{import_path.allowed}, or the path of a file that exists")
@@ -362,13 +332,13 @@ def import_path_or_file(raw: object) -> str | Path:
     return str(import_path.parse(raw))
 
 
-ASSIGNMENTS = ("ring", "url-sum", "host-parity")
-"""Assignment functions that have names."""
+ASSIGNMENTS = ("ring", "url-sum", "host-parity")  # assignment functions that have names
 
 
-@_value_type(f"{', '.join(map(repr, ASSIGNMENTS))}, or {import_path.allowed}")
-def assignment(raw: object) -> str:
-    return str(raw) if raw in ASSIGNMENTS else _matched(_DOTTED, raw)
+assignment = ValueType(
+    lambda raw: raw if raw in ASSIGNMENTS else _matched(_DOTTED, raw),
+    f"{', '.join(map(repr, ASSIGNMENTS))}, or {import_path.allowed}",
+)
 
 
 def filter_for(stage: str) -> ValueType:
@@ -381,9 +351,9 @@ def filter_for(stage: str) -> ValueType:
         if not isinstance(raw, str) or not all(c.isprintable() or c in "\t\r\n" for c in raw):
             raise ValueError(raw)
         text = raw.strip()
-        if text.startswith("@") and not Path(text[1:]).is_file():
-            raise ValueError(raw)
-        if text and not text.startswith("@"):
+        if text.startswith("@"):
+            file.parse(text[1:] or None)
+        elif text:
             _check_filter(text, stage)
         return text
 
@@ -412,8 +382,7 @@ class Secret:
         return "***"
 
 
-SECRETS = frozenset({"SUITE_CLUSTER_KEY"})
-"""The settings whose values are a `Secret`."""
+SECRETS = frozenset({"SUITE_CLUSTER_KEY"})  # the settings whose values are a `Secret`
 
 
 @_value_type(f"{_SECRET} characters or more")
@@ -440,13 +409,9 @@ def address(raw: object) -> str:
 
 def _address_and_port(item: str) -> tuple[str, int]:
     """Read ``1.2.3.4``, ``1.2.3.4:53``, ``::1`` or ``[::1]:53``; the port is 53 unless given."""
-    host, port = item, "53"
-    if item.startswith("["):
-        host, _, rest = item[1:].partition("]")
-        port = rest.removeprefix(":") or port
-    elif item.count(":") == 1:
-        host, _, port = item.partition(":")
-    return str(ipaddress.ip_address(host)), check_range(int(port), 1, 65_535)
+    bare = item.count(":") > 1 and not item.startswith("[")
+    host, port = Endpoint(item, 0) if bare else endpoint(item)
+    return str(ipaddress.ip_address(host)), port or 53
 
 
 name_servers = _list_of(
@@ -494,7 +459,7 @@ class RedisUrl:
 def redis_url(raw: object) -> RedisUrl | None:
     if raw == "":
         return None
-    if not isinstance(raw, str) or not raw.startswith(_SCHEMES) or not raw.isprintable():
+    if not isinstance(raw, str) or not raw.startswith(REDIS_SCHEMES) or not raw.isprintable():
         raise ValueDetailError(f"expected {redis_url.allowed}")  # the value may hold a password
     if not _is_sound(raw):
         raise ValueDetailError(
@@ -522,13 +487,9 @@ def add_url_parameters(url: str, params: dict[str, Any]) -> str:
     return f"{place}?{urlencode(kept)}" if kept else place
 
 
+_file_to_be = _path_that(lambda path: not path.is_dir() and path.absolute().parent.is_dir())
+
+
 @_value_type(f"{redis_url.allowed}, or the path of a file in a folder that exists")
 def redis_or_file(raw: object) -> object:
-    if isinstance(raw, str) and "://" in raw:
-        return redis_url.parse(raw)
-    if not isinstance(raw, str | os.PathLike) or "\0" in str(raw):
-        raise ValueError(raw)
-    path = None if raw == "" else Path(raw)
-    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
-        raise ValueError(raw)
-    return path
+    return redis_url.parse(raw) if "://" in str(raw) else _file_to_be(raw)
