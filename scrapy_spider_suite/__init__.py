@@ -4,8 +4,7 @@ Switched on by one line in a project's ``settings.py``::
 
     ADDONS = {"scrapy_spider_suite.Addon": 500}
 
-Importing the package imports nothing else: Scrapy loads every command of every installed package
-at each start, so the light name must stay light. :class:`Addon` is fetched when it is asked for.
+Importing it imports nothing else: Scrapy loads the commands of all packages at each start.
 """
 
 from __future__ import annotations
@@ -21,7 +20,6 @@ __version__ = "0.1.0"
 
 
 def __getattr__(name: str) -> object:
-    """Import :class:`Addon` at its first use (PEP 562)."""
     if name == "Addon":
         from scrapy_spider_suite.addon import Addon
 

@@ -1,12 +1,8 @@
 """The add-on: one line in ``ADDONS`` makes every spider polite, crash-safe and memory-bounded.
 
-It checks all settings of the suite, chooses the profile and puts the suite's components into
-Scrapy's settings, at add-on priority. When it cannot, it refuses the crawl, which would be impolite
-otherwise (`runtime.refusal`).
-
-Of a scrapy-redis project, seeds and the connection are read (`settings.scrapy_redis`), and
-pipelines stay. scrapy-redis's scheduler, dupefilter and stats are replaced: they would block the
-event loop. Classes of the project's own stay, subclasses too.
+When it cannot put the suite's components into Scrapy's settings, it refuses the crawl, which would
+be impolite (`runtime.refusal`). scrapy-redis's scheduler, dupefilter and stats are replaced, since
+they would block the event loop. Classes of the project's own stay, subclasses too.
 """
 
 from __future__ import annotations
@@ -24,13 +20,7 @@ from scrapy_spider_suite import profiles
 from scrapy_spider_suite.analysis import search
 from scrapy_spider_suite.errors import SearchError, SettingsError
 from scrapy_spider_suite.profiles import CLASSES, canonical, has_own_class
-from scrapy_spider_suite.runtime.refusal import (
-    ASYNCIO_REACTOR,
-    is_refused,
-    refuse,
-    refuse_crawl,
-    running_command,
-)
+from scrapy_spider_suite.runtime import refusal
 from scrapy_spider_suite.settings.scrapy_redis import PushedSeedsKey, redis_server
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_enabled
 
@@ -55,16 +45,11 @@ REPLACED_CLASSES = {
 }
 """Settings that name a class of scrapy-redis, its replacement, and the reason."""
 
-UNUSED_SETTINGS = {
-    "SCHEDULER_QUEUE_CLASS": "each host has its queue, by priority and SUITE_ORDER",
-    "SCHEDULER_QUEUE_KEY": "what waits is in JOBDIR",
-    "SCHEDULER_DUPEFILTER_CLASS": "the job knows what was seen",
-    "SCHEDULER_DUPEFILTER_KEY": "the job knows what was seen",
-    "SCHEDULER_SERIALIZER": "requests are stored without pickle; SUITE_STORABLE names classes",
-    "SCHEDULER_IDLE_BEFORE_CLOSE": "MAX_IDLE_TIME_BEFORE_CLOSE, or SUITE_WHEN_DONE = 'wait', keeps "
-    "a crawl open",
-}
-"""Settings of scrapy-redis's scheduler that have no effect, and what there is instead."""
+UNUSED_SETTINGS = (
+    "SCHEDULER_QUEUE_CLASS", "SCHEDULER_QUEUE_KEY", "SCHEDULER_DUPEFILTER_CLASS",
+    "SCHEDULER_DUPEFILTER_KEY", "SCHEDULER_SERIALIZER", "SCHEDULER_IDLE_BEFORE_CLOSE",
+)  # fmt: skip
+"""Settings of scrapy-redis's scheduler that have no effect; docs/scrapy-redis.md has others."""
 
 
 def replace_scrapy_redis(settings: BaseSettings) -> None:
@@ -88,9 +73,8 @@ def replace_scrapy_redis(settings: BaseSettings) -> None:
         )
     if not settings["JOBDIR"] and settings.getbool("SCHEDULER_PERSIST"):
         logger.warning("SCHEDULER_PERSIST = True keeps nothing by itself: set a JOBDIR")
-    for name, instead in UNUSED_SETTINGS.items():
-        if settings[name]:
-            logger.warning("%s = %r is not used: %s", name, settings[name], instead)
+    for name in filter(settings.get, UNUSED_SETTINGS):
+        logger.warning("%s = %r is not used: see docs/scrapy-redis.md", name, settings[name])
 
 
 def check_pushed_seeds(
@@ -137,8 +121,8 @@ class Addon:
             SuiteSettings.from_settings(settings)
             _require_reactor(settings)
         except SettingsError as error:
-            if running_command() is not None:
-                refuse(error)
+            if refusal.running_command() is not None:
+                refusal.refuse(error)
             return
         if settings[LOOP] is not None or is_reactor_installed() or _is_for_a_shell(settings):
             return
@@ -150,7 +134,7 @@ class Addon:
 
         Raises `SettingsError` in a script; a command ends with one line and code 2.
         """
-        if is_refused(settings):  # by its spider
+        if refusal.is_refused(settings):  # by its spider
             return
         spider = self.crawler.spider or self.crawler.spidercls
         try:
@@ -187,8 +171,8 @@ class Addon:
         other_reactor = is_reactor_installed() and not is_asyncio_reactor_installed()
         no_reactor = not settings.getbool("TWISTED_REACTOR_ENABLED", True)
         if other_reactor or no_reactor or not self.crawler.crawling:
-            refuse(error)
-        refuse_crawl(self.crawler, error)
+            refusal.refuse(error)
+        refusal.refuse_crawl(self.crawler, error)
 
 
 def _require_reactor(settings: BaseSettings) -> None:
@@ -200,11 +184,12 @@ def _require_reactor(settings: BaseSettings) -> None:
 def _require_asyncio(settings: BaseSettings) -> None:
     # The gate, the resolver and the commits run as tasks of asyncio.
     _require_reactor(settings)
+    wanted = refusal.ASYNCIO_REACTOR
     if is_reactor_installed():
         if not is_asyncio_reactor_installed():
-            raise SettingsError(f"another reactor is installed: the suite needs {ASYNCIO_REACTOR}")
-    elif settings["TWISTED_REACTOR"] != ASYNCIO_REACTOR:
-        raise SettingsError.of("TWISTED_REACTOR", settings["TWISTED_REACTOR"], ASYNCIO_REACTOR)
+            raise SettingsError(f"another reactor is installed: the suite needs {wanted}")
+    elif settings["TWISTED_REACTOR"] != wanted:
+        raise SettingsError.of("TWISTED_REACTOR", settings["TWISTED_REACTOR"], wanted)
 
 
 def _keep_the_loop(settings: BaseSettings) -> None:

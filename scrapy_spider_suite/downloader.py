@@ -12,7 +12,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Coroutine, Generator
+from collections.abc import Coroutine, Generator, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -182,17 +183,18 @@ class PoliteDownloader(Downloader):
 
     async def _read(self, request: Request, slot: Slot) -> Response:
         # No wire (file:, data:), or another one (ftp:, s3:).
-        waited = self._make_active(request)
-        try:
+        with self._active(request):
             return await self._download(slot, request)
+
+    @contextmanager
+    def _active(self, request: Request) -> Iterator[None]:
+        waited = request not in self.active
+        self.active.add(request)
+        try:
+            yield
         finally:
             if waited:
                 self.active.discard(request)
-
-    def _make_active(self, request: Request) -> bool:
-        waited = request not in self.active
-        self.active.add(request)
-        return waited
 
     async def _send(self, request: Request, slot: Slot) -> Response:
         crawl = self.crawl
@@ -213,7 +215,8 @@ class PoliteDownloader(Downloader):
                 await self._resolve(request)
             if not lease.visit.wired and lease.visit.pause_to_begin(crawl.now()):
                 await self._wait(request, self.parts.wire.queue_to_begin(lease.visit, may))
-            if not lease.visit.undisturbed() or self._has_to_wait(host, address):
+            shared = crawl.rates is not None and crawl.rates.pause(host, address) > 0
+            if shared or not lease.visit.undisturbed():
                 await self._wait(request, self.parts.wire.queue_again(host, address, may))
             return await self._transfer(request, slot, host, address, lease)
         crawl.outside.waiting += 1
@@ -230,9 +233,7 @@ class PoliteDownloader(Downloader):
 
     async def _book(self, request: Request) -> tuple[HostState, AddressState]:
         frontier, now = self.crawl.frontier, self.crawl.now()
-        numeric = ""
-        if not request.meta.get("proxy"):
-            numeric = await self._resolve(request)
+        numeric = "" if request.meta.get("proxy") else await self._resolve(request)
         key = pacing_key(request)
         host = frontier.residents.visitor(key, now)
         group = address_key(numeric) if numeric else f"@{key}"
@@ -259,10 +260,6 @@ class PoliteDownloader(Downloader):
         finally:
             self.active.add(request)
 
-    def _has_to_wait(self, host: HostState, address: AddressState) -> bool:
-        sharing = self.crawl.rates
-        return sharing is not None and sharing.pause(host, address) > 0
-
     def wake(self, *keys: str) -> None:
         self.parts.wire.wake(*keys)
 
@@ -284,7 +281,6 @@ class PoliteDownloader(Downloader):
         workbench, sharing = crawl.frontier.workbench, crawl.rates
         taken = () if sharing is None else sharing.begin(host, address)
         workbench.begin(host, address, crawl.now(), visit=visit is not None)
-        waited = self._make_active(request)
         if visit is not None:
             visit.wired = True
         request.meta[KEEP_ALIVE] = max(host.gap(), address.delay)
@@ -294,12 +290,12 @@ class PoliteDownloader(Downloader):
         response, failure = None, None
         caps, began = self.parts.visits.caps, time.time()
         try:
-            revisits = self.parts.revisits
-            with caps.bounded(request, lease), revisits.conditional(request, lease):
-                transfer = self._fetched(request, slot)
-                if sharing is not None:
-                    transfer = sharing.bounded(transfer)
-                response = await transfer
+            conditional = self.parts.revisits.conditional(request, lease)
+            with self._active(request), caps.bounded(request, lease), conditional:
+                transfer = self._until_cut(self._download(slot, request))
+                answer = await (transfer if sharing is None else sharing.bounded(transfer))
+                self._comparing.check(request, request.meta.get(ADDRESS), answer)
+                response = answer
             if visit is None:
                 self.parts.visits.heard_outside(host, response)
             return response
@@ -314,8 +310,6 @@ class PoliteDownloader(Downloader):
                 leaves.release()
                 request.meta.pop(DEPARTURE, None)
             caps.received(exchange, lease)
-            if waited:
-                self.active.discard(request)
             if self._autothrottle:
                 # Never below what was promised.
                 host.delay = max(slot.delay, crawl.frontier.policy.for_host(host.key).delay)
@@ -323,11 +317,6 @@ class PoliteDownloader(Downloader):
             if sharing is not None:
                 sharing.end(taken, host, address)
             self.parts.wire.wake(host.key, address.key)
-
-    async def _fetched(self, request: Request, slot: Slot) -> Response:
-        response = await self._until_cut(self._download(slot, request))
-        self._comparing.check(request, request.meta.get(ADDRESS), response)
-        return response
 
     async def _until_cut(self, work: Coroutine[Any, Any, T]) -> T:
         """Await *work*. Raises `StoppedError` after `cut_short`."""

@@ -12,12 +12,12 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, Self
 
-from scrapy import Request, Spider
+from scrapy import Request
 from scrapy.crawler import Crawler
-from scrapy.dupefilters import BaseDupeFilter
+from scrapy.dupefilters import RFPDupeFilter
 from scrapy.utils.job import job_dir
 from scrapy.utils.python import global_object_name
-from scrapy.utils.request import RequestFingerprinter, referer_str
+from scrapy.utils.request import RequestFingerprinter
 from w3lib.url import canonicalize_url
 
 from scrapy_spider_suite.errors import JobError, SettingsError, StoreWriteError
@@ -34,25 +34,24 @@ _UPKEEP_AFTER = 256  # requests between two rounds of upkeep
 _URL_MAX = 16_000  # most characters of a URL; a trie has room for four times as many bytes
 
 
-class StoredDupeFilter(BaseDupeFilter):
-    """Base: the files of what was seen, log and stats.
+class StoredDupeFilter(RFPDupeFilter):
+    """Base: the files of what was seen, and stats; Scrapy's dupefilter logs.
 
     While the disk is full, new keys stay in memory. Scrapy loses pending requests in a kill, so the
     keys of a killed run are forgotten.
     """
 
-    folder = ""
-    """Its name in the job directory."""
+    folder = ""  # its name in the job directory
 
     _seen: SieveSet | TrieStore
 
     def __init__(self, crawler: Crawler) -> None:
+        debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
+        super().__init__(debug=debug, fingerprinter=crawler.request_fingerprinter)
         job = job_dir(crawler.settings)
         self._temporary = TemporaryFolder() if job is None else None
         self._path = Path(self._temporary.path if self._temporary else job or "") / self.folder
         self._crawler = crawler
-        self._debug = crawler.settings.getbool("DUPEFILTER_DEBUG")
-        self._logged = False
         self._pending_keys: dict[Any, None] = {}
         self._damage: set[str] = set()
         self._until_upkeep = _UPKEEP_AFTER
@@ -158,21 +157,6 @@ class StoredDupeFilter(BaseDupeFilter):
             self._checkpoint.drop()
             self._checkpoint.close()
 
-    def log(self, request: Request, spider: Spider) -> None:
-        """Log a duplicate as Scrapy does; count ``dupefilter/filtered``."""
-        extra = {"spider": spider}
-        if self._debug:
-            said = "Filtered duplicate request: %s (referer: %s)"
-            logger.debug(said, request, referer_str(request), extra=extra)
-        elif not self._logged:
-            self._logged = True
-            said = (
-                "Filtered duplicate request: %s - no more duplicates will be shown "
-                "(see DUPEFILTER_DEBUG to show all duplicates)"
-            )
-            logger.debug(said, request, extra=extra)
-        spider.crawler.stats.inc_value("dupefilter/filtered")
-
 
 class SieveDupeFilter(StoredDupeFilter):
     """Seen requests by fingerprints of any `REQUEST_FINGERPRINTER_CLASS`.
@@ -194,8 +178,7 @@ class SieveDupeFilter(StoredDupeFilter):
         )
 
     def _key(self, request: Request) -> bytes:
-        assert self._crawler.request_fingerprinter is not None
-        return self._crawler.request_fingerprinter.fingerprint(request)
+        return self.fingerprinter.fingerprint(request)
 
     def _add(self, key: bytes) -> bool:
         return self._seen.add_one(key)
@@ -227,13 +210,12 @@ class TrieDupeFilter(StoredDupeFilter):
     _seen: TrieStore
 
     def _open(self, settings: SuiteSettings) -> None:
-        used = self._crawler.request_fingerprinter
-        if type(used) is not RequestFingerprinter:
+        used = type(self.fingerprinter)
+        if used is not RequestFingerprinter:
             raise SettingsError(
-                f"REQUEST_FINGERPRINTER_CLASS = {global_object_name(type(used))!r}: TrieDupeFilter "
+                f"REQUEST_FINGERPRINTER_CLASS = {global_object_name(used)!r}: TrieDupeFilter "
                 "knows requests by their URLs; use scrapy_spider_suite.dupefilter.SieveDupeFilter"
             )
-        self._fingerprinter = used
         self._seen = TrieStore(self._path, ids=False)
 
     def _key(self, request: Request) -> str:
@@ -242,7 +224,7 @@ class TrieDupeFilter(StoredDupeFilter):
             if len(url) <= _URL_MAX:
                 return url
         # No URL begins like this.
-        return f" {request.method} {self._fingerprinter.fingerprint(request).hex()}"
+        return f" {request.method} {self.fingerprinter.fingerprint(request).hex()}"
 
     def _add(self, key: str) -> bool:
         return bool(self._seen.add((key,)))

@@ -53,9 +53,7 @@ class PageItem:
         self.owner = None if response is None else response.request
 
     @classmethod
-    def from_response(
-        cls, response: Response, links: Iterable[Any] | None = None
-    ) -> Self:
+    def from_response(cls, response: Response, links: Iterable[Any] | None = None) -> Self:
         """Make an item of *response*, from within its callback. *links* of the page, absolute:
         URLs, `Link`s, or Scrapy's ``Link``.
         """

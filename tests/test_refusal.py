@@ -12,11 +12,7 @@ from scrapy_spider_suite.runtime.refusal import RefusedCrawl
 
 
 def test_a_refused_crawl_has_no_scheduler() -> None:
-    """Making it says why; what could be asked of one gives nothing."""
+    """Making it says why."""
     refused = RefusedCrawl.because(SettingsError("no good"))
     with pytest.raises(SettingsError, match="no good"):
         refused.from_crawler(Crawler(Spider))
-    scheduler = RefusedCrawl()
-    assert not scheduler.has_pending_requests()
-    assert not scheduler.enqueue_request(None)  # type: ignore[arg-type]
-    assert scheduler.next_request() is None

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 import time
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from contextlib import suppress
 from functools import partial
 from http.cookiejar import Cookie
 from pathlib import Path
 from typing import Any, Self
 
+from pydispatch.robustapply import robustApply  # type: ignore[import-untyped]
 from scrapy import Spider, signals
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.exceptions import NotConfigured
-from scrapy.extensions.feedexport import (
-    FeedExporter,
-    FeedSlot,
-    FileFeedStorage,
-    StdoutFeedStorage,
-)
+from scrapy.extensions import feedexport
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware, JarKey
@@ -62,7 +57,6 @@ class SavedCookies:
         return cls(crawler)
 
     def spider_opened(self) -> None:
-        """Fill the jars with the cookies of the last run."""
         middleware = self._crawler.get_downloader_middleware(CookiesMiddleware)
         kv = job_kv(self._crawler, "cookies")
         if middleware is None or kv is None:
@@ -97,7 +91,7 @@ class _JarRows:
             try:
                 key = self._values.loads(row[len(self._prefix) :])
                 found[key] = unpack_cookies(packed, now)
-            except (CodecError, TypeError) as error:  # TypeError: no hash, so never a jar's key
+            except CodecError as error:
                 logger.error("a cookie jar of the job directory cannot be read: %s", error)
         return found
 
@@ -168,13 +162,10 @@ class _HostJars:
     def restore(self, now: float) -> None:
         self._middleware.changed = self._changed
         for key, cookies in self._rows.read(now).items():
-            match key:
-                case (jar, str(domain)):
-                    self._changed.add(key)
-                    self._middleware.restore((jar, domain), cookies)
+            self._changed.add(key)
+            self._middleware.restore(key, cookies)
 
     def save(self, seconds: float) -> None:
-        """Write changed rows for at most *seconds*."""
         end = time.monotonic() + seconds
         while self._changed:
             key = self._changed.pop()
@@ -196,9 +187,9 @@ class DurableFeeds:
     def __init__(self, crawler: Crawler) -> None:
         # Scrapy's FeedExporter is made first, and so called first.
         self._crawler = crawler
-        self._exporter: FeedExporter | None = None
+        self._exporter: feedexport.FeedExporter | None = None
         self._exports = False
-        self._kept: list[FeedSlot] = []
+        self._kept: list[feedexport.FeedSlot] = []
         crawler.signals.connect(self.spider_opened, signals.spider_opened)
         crawler.signals.connect(self.item_scraped, signals.item_scraped)
         crawler.signals.connect(self.spider_closed, signals.spider_closed)
@@ -211,7 +202,7 @@ class DurableFeeds:
 
     def spider_opened(self) -> None:
         """Replace the exporter's signal handler, whose errors would only be logged."""
-        exporter = self._exporter = self._crawler.get_extension(FeedExporter)
+        exporter = self._exporter = self._crawler.get_extension(feedexport.FeedExporter)
         if exporter is not None:
             # One of the project's own may not be connected: then it is called by somebody else.
             with suppress(KeyError):
@@ -224,13 +215,9 @@ class DurableFeeds:
                     slot.store_empty = False
 
     def spider_closed(self) -> None:
-        """Warn of feeds that were left alone."""
         for slot in self._kept:
             if not slot.itemcount:
-                logger.warning(
-                    "the feed %s is kept as earlier runs of the job left it: this run has no item "
-                    "for it", slot.uri,
-                )  # fmt: skip
+                logger.warning("the feed %s is kept: this run of the job has no item", slot.uri)
 
     def item_scraped(self, item: Any, response: Any, spider: Any) -> Any:
         exporter, given = self._exporter, {"item": item, "response": response, "spider": spider}
@@ -239,8 +226,7 @@ class DurableFeeds:
         result = None
         try:
             if self._exports:
-                export: Callable[..., Any] = exporter.item_scraped
-                result = export(**_expected(export, given))
+                result = robustApply(exporter.item_scraped, **given)
             for slot in exporter.slots:
                 if slot.file is not None:
                     slot.file.flush()
@@ -251,19 +237,12 @@ class DurableFeeds:
         return result
 
 
-def _may_hold_items(slot: FeedSlot) -> bool:
+def _may_hold_items(slot: feedexport.FeedSlot) -> bool:
     storage = slot.storage
-    if isinstance(storage, FileFeedStorage):
+    if isinstance(storage, feedexport.FileFeedStorage):
         path = Path(storage.path)
         return path.is_file() and path.stat().st_size > 0
-    return not isinstance(storage, StdoutFeedStorage)
-
-
-def _expected(receiver: Callable[..., Any], given: dict[str, Any]) -> dict[str, Any]:
-    arguments = inspect.signature(receiver).parameters
-    if any(each.kind is each.VAR_KEYWORD for each in arguments.values()):
-        return given
-    return {name: value for name, value in given.items() if name in arguments}
+    return not isinstance(storage, feedexport.StdoutFeedStorage)
 
 
 STATE_PERIOD = 30.0
@@ -294,16 +273,10 @@ class SpiderState:
         return cls(crawler)
 
     def spider_opened(self, spider: Spider) -> None:
-        """Give *spider* the state of the last run."""
         settings = suite_settings(self._crawler)
         pickle = Path(str(settings.project.jobdir), "spider.state")
         if pickle.exists():
-            logger.warning(
-                "%s was written by Scrapy as a pickle, which may run anything: it is not read. "
-                "spider.state begins with what this extension kept; delete the file when it is of "
-                "no use.",
-                pickle,
-            )
+            logger.warning("%s: a pickle, which may run anything: it is not read", pickle)
         vars(spider)["state"] = {}
         self._kv = job_kv(self._crawler, "spiderstate")
         if self._kv is not None:
@@ -319,15 +292,17 @@ class SpiderState:
         self.save(spider)
 
     def save(self, spider: Spider) -> None:
-        """Write ``spider.state`` if it has changed."""
-        state = getattr(spider, "state", None)
+        state: Any = getattr(spider, "state", None)
         if self._kv is None:
             return
-        if type(state) is not dict:
-            self._report("", f"it is a {type(state).__name__}, not a dict")
+        try:
+            if type(state) is not dict:
+                raise CodecError(f"it is a {type(state).__name__}, not a dict")
+            data = self._pack(state)
+        except CodecError as error:
+            self._report("", "what was saved before stays", error)
             return
-        data = self._pack(state)
-        if data is not None and hash(data) != self._saved:
+        if hash(data) != self._saved:
             self._kv.put(_ROW, data)
             self._saved = hash(data)
 
@@ -344,26 +319,24 @@ class SpiderState:
         self._saved = hash(data)
         return state
 
-    def _pack(self, state: dict[Any, Any]) -> bytes | None:
+    def _pack(self, state: dict[Any, Any]) -> bytes:
         try:
             return self._values.dumps(state)
-        except CodecError as error:
+        except CodecError:
             fitting = {key: value for key, value in state.items() if self._fits(key, value)}
-            if len(fitting) < len(state):
-                return self._pack(fitting)
-            self._report("", str(error))
-            return None
+            if len(fitting) == len(state):
+                raise
+            return self._pack(fitting)
 
     def _fits(self, key: Any, value: Any) -> bool:
         try:
             self._values.dumps({key: value})
         except CodecError as error:
-            self._report(f"[{key!r}]", str(error))
+            self._report(f"[{key!r}]", "the other keys are", error)
             return False
         return True
 
-    def _report(self, where: str, reason: str) -> None:
+    def _report(self, where: str, what: str, reason: CodecError) -> None:
         if where not in self._reported:
             self._reported.add(where)
-            what = "the other keys are" if where else "what was saved before stays"
             logger.error("spider.state%s is not saved (%s): %s", where, what, reason)

@@ -37,22 +37,14 @@ REST = "other messages"
 
 @dataclass(slots=True)
 class Kind:
-    """Similar lines of one interval.
-
-    Attributes:
-        level: the highest.
-        left: lines that may still be written in this interval.
-        held: lines held back in this interval.
-        last: the last of them.
-        seen: there was a line in this interval.
-    """
+    """Similar lines of one interval."""
 
     name: str
-    level: int
-    left: int
-    held: int = 0
-    last: str = ""
-    seen: bool = True
+    level: int  # the highest
+    left: int  # lines that may still be written
+    held: int = 0  # lines held back
+    last: str = ""  # the last of them
+    seen: bool = True  # there was a line
 
 
 class LineFolding(logging.Filter):
@@ -155,7 +147,6 @@ class QuietLog:
         self._handlers = []
 
     def log_counts(self) -> None:
-        """Log the number and the last of held back lines by kind."""
         for kind in self._folding.end_interval():
             like = "other messages, the last" if kind.name == REST else "more like this"
             logger.log(kind.level, "%s %s: %s", f"{kind.held:,}", like, kind.last)

@@ -26,8 +26,7 @@ _PATIENCE = 0.5  # seconds after which any turn will do
 class TimeSlices:
     """Work in slices: call `yield_turn` between two pieces of it. *clock* gives seconds."""
 
-    withheld: ClassVar[int] = 0
-    """Number of `quiet_turn`s that wait or run."""
+    withheld: ClassVar[int] = 0  # number of `quiet_turn`s that wait or run
 
     def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock

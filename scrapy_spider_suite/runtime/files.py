@@ -175,22 +175,11 @@ def _sweep(folder: Path, prefix: str) -> None:
     for path in folder.glob(f"{prefix}*"):
         if path.is_symlink():
             continue
-        lock = _free_lock(path / LOCK_NAME)
-        if lock is not None:
-            with lock:
-                shutil.rmtree(path, ignore_errors=True)
-
-
-def _free_lock(path: Path) -> IO[bytes] | None:
-    try:
-        lock = os.fdopen(os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC), "rb")
-    except OSError:
-        return None
-    with suppress(OSError):
-        if os.fstat(lock.fileno()).st_uid == os.getuid() and lock_file(lock):
-            return lock
-    lock.close()
-    return None
+        with suppress(OSError):
+            number = os.open(path / LOCK_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            with os.fdopen(number, "rb") as lock:
+                if os.fstat(number).st_uid == os.getuid() and lock_file(lock):
+                    shutil.rmtree(path, ignore_errors=True)
 
 
 class TemporaryFolder(LockedFolder):
@@ -200,6 +189,5 @@ class TemporaryFolder(LockedFolder):
         try:
             super().__init__(TEMPORARY_PREFIX)
         except OSError as error:
-            raise SettingsError(
-                f"there is no temporary folder to crawl in ({error}): set JOBDIR, or TMPDIR"
-            ) from error
+            why = f"there is no temporary folder to crawl in ({error}): set JOBDIR, or TMPDIR"
+            raise SettingsError(why) from error

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import sys
+from contextlib import suppress
 from enum import IntEnum
 from typing import TYPE_CHECKING, NoReturn
 
@@ -22,28 +23,17 @@ from twisted.logger import globalLogBeginner
 from scrapy_spider_suite.errors import JobDamagedError, JobInUseError
 
 if TYPE_CHECKING:
-    from scrapy import Request
     from scrapy.crawler import Crawler
     from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
 
-STALLED = "stalled"  # the finish reason of a crawl that stood still for SUITE_STALL_TIMEOUT
-
-SEEDS_UNREAD = "seeds_unread"
-"""The finish reason of a crawl that is through but for lists of seeds that it could not read.
-
-The next run reads them again.
-"""
-
-NO_PAGES = "no_pages"
-"""The finish reason of a crawl that has nothing left, and never fetched a page."""
-
-DISK_ERROR = "disk_error"
-"""The finish reason of a crawl whose disk failed to write for long, although it had room."""
-
-DAMAGED = "damaged"
-"""The finish reason of a crawl that met something in its job directory which cannot be read."""
+# Finish reasons: the crawl …
+STALLED = "stalled"  # stood still for SUITE_STALL_TIMEOUT
+SEEDS_UNREAD = "seeds_unread"  # is through but for lists of seeds, which the next run reads again
+NO_PAGES = "no_pages"  # has nothing left, and never fetched a page
+DISK_ERROR = "disk_error"  # could not write for long, although the disk had room
+DAMAGED = "damaged"  # met something in its job directory which cannot be read
 
 
 class ExitCode(IntEnum):
@@ -125,8 +115,9 @@ def refuse_crawl(crawler: Crawler, error: Exception) -> None:
     """
     if running_command() is None:
         raise error
-    if _in_task():
-        refuse(error)
+    with suppress(RuntimeError):  # no loop runs
+        if asyncio.current_task() is not None:
+            refuse(error)
     highest, settings = SETTINGS_PRIORITIES["cmdline"] + 1, crawler.settings
     settings.set("SCHEDULER", RefusedCrawl.because(error), priority=highest)
     settings.set("ASYNCIO_EVENT_LOOP", None, priority=highest)
@@ -137,13 +128,6 @@ def refuse_crawl(crawler: Crawler, error: Exception) -> None:
 def is_refused(settings: BaseSettings) -> bool:
     # Not issubclass(): to Scrapy's metaclass every scheduler is a subclass of any other.
     return RefusedCrawl in getattr(settings["SCHEDULER"], "__mro__", ())
-
-
-def _in_task() -> bool:
-    try:
-        return asyncio.current_task() is not None
-    except RuntimeError:  # no loop runs
-        return False
 
 
 class RefusedCrawl(BaseScheduler):
@@ -159,12 +143,3 @@ class RefusedCrawl(BaseScheduler):
     def from_crawler(cls, crawler: Crawler) -> RefusedCrawl:
         """Refuse, after all that Scrapy logs at a start."""
         refuse(cls.reason)
-
-    def has_pending_requests(self) -> bool:
-        return False
-
-    def enqueue_request(self, request: Request) -> bool:
-        return False
-
-    def next_request(self) -> Request | None:
-        return None
