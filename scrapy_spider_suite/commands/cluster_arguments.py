@@ -7,29 +7,24 @@ import asyncio
 import os
 from collections.abc import Callable, Coroutine
 from contextlib import suppress
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.operate import fleet
 from scrapy_spider_suite.operate.executors import all_agents, cluster_verbs
 from scrapy_spider_suite.operate.verb import (
+    CAUTION,
+    SECONDS,
+    WHO,
+    WHY,
     Invocation,
     Verb,
-    add_caution,
-    add_why,
     host_argument,
-    seconds,
+    option,
 )
 from scrapy_spider_suite.urls.normalize import normalize
 
 _AGENTS_MAX = 64
-
-
-def _ls_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--all", action="store_true", help="also agents that have left, died or been removed"
-    )
 
 
 def _subject(text: str) -> str:
@@ -40,10 +35,6 @@ def _subject(text: str) -> str:
     if url is None:
         raise argparse.ArgumentTypeError(f"{text!r}: expected a host, or a URL of the web")
     return url
-
-
-def _owner_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("subject", metavar="HOST|URL", type=_subject)
 
 
 def _count(text: str) -> int:
@@ -72,58 +63,31 @@ def _argument(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r}: expected NAME=VALUE")
 
 
-def _up_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("count", metavar="N|auto", type=_count)
-    parser.add_argument("spider", metavar="SPIDER")
-    parser.add_argument(
+_UP_OPTIONS = (
+    option("count", metavar="N|auto", type=_count),
+    option("spider", metavar="SPIDER"),
+    option(
         "-a", dest="arguments", metavar="NAME=VALUE", action="append", default=[],
         type=_argument, help="an argument of the spider (may be given more than once)",
-    )  # fmt: skip
+    ),
     # Scrapy's own: shown here; the values have been taken by then.
-    parser.add_argument(
+    option(
         "-s", "--set", metavar="NAME=VALUE", action="append", default=[],
         help="a setting of all agents (may be given more than once)",
-    )  # fmt: skip
-    parser.add_argument(
+    ),
+    option(
         "--dir", metavar="DIR", type=Path,
         help="folder of job directories and logs, one per agent (default: crawls/SPIDER)",
-    )  # fmt: skip
-    parser.add_argument(
+    ),
+    option(
         "--name", metavar="NAME",
         help="agents are NAME_1, NAME_2, ... (default: the name of this machine)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--every", type=seconds, metavar="S", default=10.0,
+    ),
+    option(
+        "--every", type=SECONDS, metavar="S", default=10.0,
         help="seconds between two lines of progress (10)",
-    )  # fmt: skip
-
-
-def _drain_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME")
-    add_why(parser)
-    parser.add_argument(
-        "--wait", type=seconds, default=3_600.0, metavar="S",
-        help="seconds to wait until the agent has left (3600)",
-    )  # fmt: skip
-
-
-def _remove_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME")
-    parser.add_argument(
-        "--dead", action="store_true",
-        help="the process is certainly gone: give its hosts away at once",
-    )  # fmt: skip
-    add_caution(parser, asks=True)
-
-
-def _adopt_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("job", metavar="DIR", nargs="?", type=Path, help="its job directory")
-    parser.add_argument(
-        "--packs", metavar="FOLDER", type=Path,
-        help="the disk is lost: give the URLs that the packs in FOLDER name",
-    )  # fmt: skip
-    parser.add_argument("--name", metavar="NAME", help="the agent's name, with --packs")
-    add_caution(parser)
+    ),
+)  # fmt: skip
 
 
 def _up(call: Invocation) -> int:
@@ -140,7 +104,9 @@ def _run(work: Callable[[Invocation], Coroutine[Any, Any, int]]) -> Callable[[In
 VERBS = (
     Verb(
         "ls", "the agents: their share, hosts, pages, rate, lag, phase, lease",
-        _run(cluster_verbs.list_agents), _ls_options,
+        _run(cluster_verbs.list_agents),
+        (option("--all", action="store_true",
+                help="also agents that have left, died or been removed"),),
         about=(
             "share, holds: percentage of the ring that an agent should have, and has now.\n"
             "pages: pages done; rate: pages a second; lag: rows that wait for other agents.\n"
@@ -153,7 +119,8 @@ VERBS = (
     ),
     Verb(
         "owner", "who owns a host or a URL, and who holds it now",
-        _run(cluster_verbs.find_owner), _owner_options, "HOST|URL",
+        _run(cluster_verbs.find_owner),
+        (option("subject", metavar="HOST|URL", type=_subject),), "HOST|URL",
         about=(
             "The owner should have it; the holder may fetch it. If they differ, a hand-over is\n"
             "under way, or waits for an agent that is away."
@@ -162,7 +129,7 @@ VERBS = (
     ),
     Verb(
         "up", "start N agents of a spider on this machine, and watch them until they end", _up,
-        _up_options, "N|auto SPIDER",
+        _UP_OPTIONS, "N|auto SPIDER",
         about=(
             "auto: an agent a core. Agent NAME_1 has the job directory DIR/NAME_1 and the log\n"
             "DIR/NAME_1.log. The same line continues the crawl. Settings: those of the project\n"
@@ -176,14 +143,21 @@ VERBS = (
         ),
         examples=(
             "up auto news",
-            "up 4 news -j redis://10.0.0.1/0 --dir crawls/news",
             "up 2 news -a section=sports --crawl sports -j redis://10.0.0.1/0 --every 60",
         ),
         exits={1: "and above: the highest of the exit codes of the agents, as of `scrapy crawl`"},
     ),
     Verb(
         "drain", "have an agent hand over everything to the others, and end",
-        _run(cluster_verbs.drain_agent), _drain_options, "NAME",
+        _run(cluster_verbs.drain_agent),
+        (
+            option("name", metavar="NAME"), WHY, WHO,
+            option(
+                "--wait", type=SECONDS, default=3_600.0, metavar="S",
+                help="seconds to wait until the agent has left (3600)",
+            ),
+        ),
+        "NAME",
         about=(
             "No page is fetched twice or lost, and the crawl continues meanwhile. The job\n"
             "directory can be deleted when the agent has left."
@@ -194,7 +168,16 @@ VERBS = (
     ),
     Verb(
         "remove", "remove an agent that does not come back",
-        _run(cluster_verbs.remove_agent), _remove_options, "NAME",
+        _run(cluster_verbs.remove_agent),
+        (
+            option("name", metavar="NAME"),
+            option(
+                "--dead", action="store_true",
+                help="the process is certainly gone: give its hosts away at once",
+            ),
+            *CAUTION,
+        ),
+        "NAME",
         about=(
             "Others own its hosts now, and take them when its lease is over (see `ls`); with\n"
             "--dead at once. Use --dead only if the process is certainly gone: otherwise two\n"
@@ -208,7 +191,17 @@ VERBS = (
     ),
     Verb(
         "adopt", "give the data of a lost agent to the others",
-        _run(cluster_verbs.adopt), _adopt_options, "DIR",
+        _run(cluster_verbs.adopt),
+        (
+            option("job", metavar="DIR", nargs="?", type=Path, help="its job directory"),
+            option(
+                "--packs", metavar="FOLDER", type=Path,
+                help="the disk is lost: give the URLs that the packs in FOLDER name",
+            ),
+            option("--name", metavar="NAME", help="the agent's name, with --packs"),
+            *CAUTION,
+        ),
+        "DIR",
         about=(
             "DIR is its job directory. Its lease must be over, or it must have been removed.\n"
             "Queues, fetched URLs and URLs for other agents go to the holders of their hosts.\n"
@@ -224,7 +217,7 @@ VERBS = (
     ),
     Verb(
         "release", "give away hosts that nobody claims, after Redis has lost its data",
-        _run(cluster_verbs.release_units), partial(add_caution, asks=True),
+        _run(cluster_verbs.release_units), CAUTION,
         about=(
             "Agents that run claim their hosts when Redis was restarted empty. Other hosts wait\n"
             "for agents that are away: for a lease, or for ever with SUITE_AGENT_GRACE = forever."
@@ -233,7 +226,7 @@ VERBS = (
     ),
     Verb(
         "forget", "remove a crawl from Redis; job directories stay",
-        _run(cluster_verbs.forget_crawl), partial(add_caution, asks=True),
+        _run(cluster_verbs.forget_crawl), CAUTION,
         about=(
             "Refused while an agent of it runs. Agents that are started again with their job\n"
             "directories join it anew, and continue."

@@ -7,33 +7,32 @@ import getpass
 import json
 import math
 import os
-import re
 import secrets
 import shutil
 import socket
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
 from io import BufferedReader
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.settings.values import SECRETS, RedisUrl, Secret
 
 T = TypeVar("T")
+M = TypeVar("M", bound=msgspec.Struct)
 
 MAX_BYTES = 64 << 10  # bytes of the longest action or answer; a list of URLs is a file of its own
-_MAX_DEPTH = 16
 LATEST = 253_402_300_799.0
 """The end of the year 9999 in seconds since the epoch: later times have no date."""
+PlainValue = str | int | float | bool | None
 
 
-@dataclass(frozen=True, slots=True)
-class Action:
+class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A change of a job; *when* is in seconds since the epoch.
 
     *job* is the id in ``job.json``: an action in the folder of another job changes nothing.
@@ -41,42 +40,31 @@ class Action:
 
     id: str
     verb: str
-    arguments: Mapping[str, Any]
+    arguments: Mapping[str, PlainValue]
     job: str
     who: str
-    when: float
+    when: Annotated[float, msgspec.Meta(ge=0, le=LATEST)]
     why: str = ""
 
     def to_bytes(self) -> bytes:
         """Raises `ActionError`: it is too long."""
-        return _to_json(asdict(self), f"the action {self.verb}")
+        return _to_json(self, f"the action {self.verb}")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Action:
         """Decode untrusted bytes. Raises `ActionError`."""
-        fields = _from_json(data)
-        unknown = set(fields) - set(cls.__slots__)
-        if unknown:
-            raise ActionError(f"an action has no field {min(unknown)!r}")
-        when = fields.get("when")
-        if not is_time(when):
-            raise ActionError("the action's 'when' is no time")
-        arguments = fields.get("arguments")
-        if not isinstance(arguments, dict):
-            raise ActionError("the action's 'arguments' are no object")
-        texts = {name: _text(fields, name) for name in ("id", "verb", "job", "who")}
-        why = _text(fields, "why") if "why" in fields else ""
-        return cls(arguments=arguments, when=float(when), why=why, **texts)
+        return _from_json(data, cls)
 
     def get(self, name: str, kind: type[T], default: T | None = None) -> T:
         """The argument *name*. Raises `ActionError`: it is missing, or not of exactly *kind*."""
-        value = self.arguments.get(name, default)
-        if kind is float and type(value) is int and abs(value) < 1 << 63:
+        value: Any = self.arguments.get(name, default)
+        if kind is float and type(value) is int:
             value = float(value)
         finite = not isinstance(value, float) or math.isfinite(value)
         if type(value) is not kind or not finite:
             raise ActionError(f"{self.verb}: the argument {name!r} is missing or no {_KINDS[kind]}")
-        return value
+        found: T = value
+        return found
 
     def expect(self, *names: str) -> None:
         """Raise `ActionError` if there are other arguments than *names*."""
@@ -91,71 +79,39 @@ _KINDS: dict[type, str] = {str: "text", float: "number", bool: "true or false", 
 FIRST = ""  # the job of an action that was left before the job began
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(msgspec.Struct, frozen=True):
     """The result of an action: *said* in one line, and *facts* as plain values."""
 
     id: str
     ok: bool
     said: str
-    facts: Mapping[str, Any] = field(default_factory=dict)
+    facts: Mapping[str, Any] = {}
 
     def to_bytes(self) -> bytes:
         """Raises `ActionError`: it is too long."""
-        return _to_json(asdict(self), "the answer")
+        return _to_json(self, "the answer")
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Answer:
         """Decode untrusted bytes. Raises `ActionError`."""
-        fields = _from_json(data)
-        ok, facts = fields.get("ok"), fields.get("facts")
-        if not isinstance(ok, bool) or not isinstance(facts, dict):
-            raise ActionError("this is no answer")
-        return cls(_text(fields, "id"), ok, _text(fields, "said"), facts)
+        return _from_json(data, cls)
 
 
-def is_time(value: object) -> TypeGuard[float]:
-    """Whether *value* is a time in seconds since the epoch, of a year that has four digits."""
-    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= LATEST
-
-
-def _to_json(fields: dict[str, Any], what: str) -> bytes:
+def _to_json(message: msgspec.Struct, what: str) -> bytes:
+    fields = msgspec.structs.asdict(message)
     data = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
     if len(data) > MAX_BYTES:
         raise ActionError(f"{what} is longer than {MAX_BYTES} bytes")
     return data
 
 
-def _from_json(data: bytes) -> dict[str, Any]:
+def _from_json(data: bytes, kind: type[M]) -> M:
     if len(data) > MAX_BYTES:
         raise ActionError(f"it is longer than {MAX_BYTES} bytes")
     try:
-        fields = json.loads(data)
-        deep = _depth(fields) > _MAX_DEPTH
-    except RecursionError:
-        deep = True
-    except ValueError as error:
-        raise ActionError(f"it is no JSON ({error})") from None
-    if deep:
-        raise ActionError("it nests too deep")
-    if not isinstance(fields, dict):
-        raise ActionError("it is no JSON object")
-    return fields
-
-
-def _depth(value: object) -> int:
-    if isinstance(value, dict):
-        value = list(value.values())
-    if isinstance(value, list):
-        return 1 + max(map(_depth, value), default=0)
-    return 0
-
-
-def _text(fields: Mapping[str, Any], name: str) -> str:
-    value = fields.get(name)
-    if not isinstance(value, str):
-        raise ActionError(f"its {name!r} is missing or no text")
-    return value
+        return msgspec.json.decode(data, type=kind)
+    except (ValueError, RecursionError) as error:
+        raise ActionError(str(error)) from None
 
 
 class AuditLog:
@@ -164,28 +120,24 @@ class AuditLog:
     def __init__(self, folder: Path) -> None:
         self.path = folder / "audit.jsonl"
 
-    def append(
-        self, rows: Iterable[tuple[Action | str, Answer]], wall: float, by: str
-    ) -> None:
-        """Write the answers to actions, or to files of such ids that are none: all, durably.
+    def append(self, rows: Iterable[tuple[Action, Answer]], wall: float, by: str) -> None:
+        """Write the answers to actions, all or none, durably. Raises `OSError`.
 
-        *by* says who carried them out (``process 123``). Raises `OSError`: none was written.
+        *by* says who carried them out (``process 123``).
         """
-        lines = []
-        for action, answer in rows:
-            line: dict[str, Any] = {"done": round(wall, 3), "by": by, "id": answer.id}
-            if isinstance(action, Action):
-                line |= {
-                    "who": action.who, "when": action.when, "why": action.why,
-                    "verb": action.verb, "arguments": _without_secrets(action), "job": action.job,
-                }  # fmt: skip
-            # A drop of an unknown host has a receipt, but dropped nothing.
-            ok = answer.ok and answer.facts.get("known") is not False
-            lines.append(line | {"ok": ok, "said": answer.said, "facts": answer.facts})
-        files.append_json_lines(self.path, *lines)
+        files.append_json_lines(self.path, *(
+            {
+                "done": round(wall, 3), "by": by, "id": action.id, "who": action.who,
+                "when": action.when, "why": action.why, "verb": action.verb,
+                "arguments": _without_secrets(action), "job": action.job,
+                # A drop of an unknown host has a receipt, but dropped nothing.
+                "ok": answer.ok and answer.facts.get("known") is not False,
+                "said": answer.said, "facts": answer.facts,
+            }
+            for action, answer in rows
+        ))  # fmt: skip
 
     def rows(self) -> Iterator[dict[str, Any]]:
-        """All rows, the oldest first, without torn lines."""
         return files.read_json_lines(self.path)
 
 
@@ -198,8 +150,7 @@ def _without_secrets(action: Action) -> Mapping[str, Any]:
 
 
 _FOLDER = "actions"
-_ID = re.compile(r"[0-9A-Za-z-]{1,80}")
-_STALE = dict.fromkeys((".answer", ".taken", ".new", ".urls", ".copy", ".refused"), 86_400.0)
+_STALE = dict.fromkeys((".answer", ".taken", ".new", ".urls", ".copy"), 86_400.0)
 """Seconds after which files that no asker took are removed (URLs: without their action)."""
 
 
@@ -225,7 +176,11 @@ class ActionFolder:
         count, payload, new = 0, self.urls_path(action.id), self._file(action.id, ".new")
         try:
             if urls is not None:
-                count = _write_lines(new, payload, urls)
+                with new.open("w", encoding="utf-8", errors="replace") as file:
+                    for count, url in enumerate(urls, 1):  # noqa: B007
+                        file.write(f"{url}\n")
+                files.sync_path(new)
+                os.replace(new, payload)
             files.write_synced(new, data)
             os.replace(new, self._file(action.id, ".action"))
         except BaseException:
@@ -263,18 +218,9 @@ class ActionFolder:
         return sorted(name.removesuffix(".action") for name in names if name.endswith(".action"))
 
     def read(self, id: str) -> Action:
-        """The action *id*. Raises `ActionError`: it cannot be read."""
-        if not _ID.fullmatch(id):
-            raise ActionError(f"{id[:80]!r} is no id of an action")
-        try:
-            with _open_regular(self._file(id, ".action")) as file:
-                data = file.read(MAX_BYTES + 1)
-        except OSError as error:
-            raise ActionError(f"it cannot be read: {error.strerror}") from None
-        action = Action.from_bytes(data)
-        if action.id != id:
-            raise ActionError(f"its id is {action.id[:80]!r}, not that of its file")
-        return action
+        """The action *id*. Raises `ActionError`, `OSError`."""
+        with _open_regular(self._file(id, ".action")) as file:
+            return Action.from_bytes(file.read(MAX_BYTES + 1))
 
     def is_answered(self, id: str) -> bool:
         """Whether the action has an answer: a crash may leave both files."""
@@ -282,10 +228,9 @@ class ActionFolder:
 
     def answer(self, answer: Answer) -> None:
         """Write *answer*, not synced: the audit log has it. Raises `OSError`."""
-        if _ID.fullmatch(answer.id):
-            new = self._file(answer.id, ".new")
-            new.write_bytes(answer.to_bytes())
-            os.replace(new, self._file(answer.id, ".answer"))
+        new = self._file(answer.id, ".new")
+        new.write_bytes(answer.to_bytes())
+        os.replace(new, self._file(answer.id, ".answer"))
 
     def retract(self, id: str) -> None:
         """Remove the answer to *id* and its copy, unless the asker took the answer."""
@@ -309,16 +254,10 @@ class ActionFolder:
             self.urls_path(id).unlink(missing_ok=True)
         return True
 
-    def mark_refused(self, id: str) -> None:
-        """Rename the file *id*, which is no action, so that it is not read again."""
-        with suppress(FileNotFoundError):
-            os.replace(self._file(id, ".action"), self._file(id, ".refused"))
-
     def urls_path(self, id: str) -> Path:
         return self._file(id, ".urls")
 
     def open_urls(self, id: str) -> BufferedReader:
-        """Raises `OSError`."""
         return _open_regular(self.urls_path(id))
 
     def copy_path(self, id: str) -> Path:
@@ -349,18 +288,6 @@ def _open_regular(path: Path) -> BufferedReader:
         os.close(number)
         raise OSError(errno.EINVAL, "it is no file")
     return open(number, "rb")
-
-
-def _write_lines(new: Path, path: Path, lines: Iterable[str]) -> int:
-    count = 0
-    with new.open("w", encoding="utf-8", errors="replace") as file:
-        for line in lines:
-            file.write(line + "\n")
-            count += 1
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(new, path)
-    return count
 
 
 def whoami() -> str:

@@ -20,12 +20,6 @@ from backports import zstd
 from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats
 from scrapy_spider_suite.errors import JobError, JobInUseError
 from scrapy_spider_suite.fetch import fetch_log
-from scrapy_spider_suite.fetch.fetch_log import (
-    LOG_FOLDER,
-    FetchFilter,
-    FetchLogReader,
-    host_in_field,
-)
 from scrapy_spider_suite.operate.job_target import JobTarget, job_at_rest, take_job_lock
 from scrapy_spider_suite.operate.verb import AskJob
 from scrapy_spider_suite.runtime import files
@@ -49,8 +43,7 @@ class HostNames:
         self.name = host.removeprefix("*.")
         self._below = host != self.name
         self.pattern = host_mentions(host, reverse_host(self.name))
-        digest = hashlib.sha256(f"host {host}".encode()).hexdigest()
-        self.digest = f"sha256:{digest}".encode()
+        self.digest = b"sha256:" + hashlib.sha256(f"host {host}".encode()).hexdigest().encode()
 
     def matches(self, host: str) -> bool:
         return host == self.name or (self._below and host.endswith(f".{self.name}"))
@@ -60,7 +53,7 @@ class HostNames:
 
     def matches_field(self, field: bytes) -> bool:
         """Whether *field* of the fetch log is a URL on such a host."""
-        return self.matches(host_in_field(field).decode())
+        return self.matches(fetch_log.host_in_field(field).decode())
 
 
 def _clean_fetches(folder: Path, names: HostNames) -> int:
@@ -82,11 +75,6 @@ def _clean_fetches(folder: Path, names: HostNames) -> int:
         fetch_log.compress_file(path)
     paths = [*fetch_log.closed_files(folder), folder / fetch_log.ACTIVE]
     return sum(_rewrite(path, names, cleaned) for path in paths)
-
-
-def _clean_log(path: Path, names: HostNames) -> int:
-    """Put a digest in place of such hosts in a log; return the number of lines changed."""
-    return _rewrite(path, names, lambda line: names.pattern.sub(names.digest, line))
 
 
 def _files_naming(folder: Path, names: HostNames) -> Iterator[str]:
@@ -141,8 +129,6 @@ _BACKLOG: Final = 10_000  # rows that are changed in one batch
 
 @dataclass(slots=True)
 class JobReceipt:
-    """Counts of what was removed from a job."""
-
     hosts: int = 0  # that were dropped
     urls: int = 0  # of these hosts
     referrers: int = 0  # URLs of other hosts of which the referrer was removed
@@ -166,16 +152,14 @@ def count_traces(folder: Path, host: str) -> dict[str, int]:
         return names.matches_field(fields[_URL]) or names.matches_field(fields[_VIA])
 
     try:
-        log = FetchLogReader(folder / LOG_FOLDER)
-        fetches = sum(1 for _ in log.lines(FetchFilter(names.name.encode(), fits)))
+        log = fetch_log.FetchLogReader(folder / fetch_log.LOG_FOLDER)
+        fetches = sum(1 for _ in log.lines(fetch_log.FetchFilter(names.name.encode(), fits)))
     except OSError as error:
         raise JobError(f"{folder.parent}: {error}") from error
     return {"hosts": len(own), "urls": urls, "links": links, "fetches": fetches}
 
 
-def redact_job(
-    folder: Path, host: str, who: str, why: str, wait: float, ask: AskJob
-) -> JobReceipt:
+def redact_job(folder: Path, host: str, who: str, why: str, wait: float, ask: AskJob) -> JobReceipt:
     """Remove *host*, or ``*.example.com``, from the job whose ``suite`` folder is *folder*.
 
     The same call again resumes after a kill. Raises `JobError`s: a crawl uses the job, or it
@@ -202,9 +186,11 @@ def redact_job(
                 raise _in_use(folder)
             for path in (folder / "store").glob("LOG*"):  # what the database did, with keys
                 path.unlink()
-            receipt.fetches = _clean_fetches(folder / LOG_FOLDER, names)
-            receipt.actions = _clean_log(folder / "audit.jsonl", names)
-            _clean_log(folder / CHRONICLE, names)
+            receipt.fetches = _clean_fetches(folder / fetch_log.LOG_FOLDER, names)
+            receipt.actions, _ = (
+                _rewrite(path, names, lambda line: names.pattern.sub(names.digest, line))
+                for path in (folder / "audit.jsonl", folder / CHRONICLE)
+            )
             receipt.left += _files_naming(folder, names)
     except OSError as error:
         raise JobError(f"{folder.parent}: {error}") from error
@@ -225,7 +211,6 @@ def _in_use(folder: Path) -> JobInUseError:
 
 
 def _redact_store(target: JobTarget, names: HostNames, receipt: JobReceipt) -> None:
-    """Redact all rows, and rewrite the files that held them."""
     store = target.store
     for _ in _redact_referrers(target, names):
         receipt.referrers += 1
@@ -261,9 +246,8 @@ def _redact_referrers(target: JobTarget, names: HostNames) -> Iterator[None]:
     yield from target.frontier.stored_links.waiting.forget_referrers(names.matches_url)
     yield from target.frontier.commit.planner.revisits.forget_referrers(names.matches_url)
     for key, packed in store.states(b""):
-        if not names.pattern.search(packed):
-            continue
-        state = UrlState.from_bytes(packed)
-        if names.matches_url(state.via):
+        if names.pattern.search(packed) and names.matches_url(
+            (state := UrlState.from_bytes(packed)).via
+        ):
             store.put_state(key, replace(state, via="").to_bytes())
             yield

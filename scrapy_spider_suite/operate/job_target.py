@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import os
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
@@ -18,14 +16,9 @@ import msgpack  # type: ignore[import-untyped]
 from scrapy_spider_suite.crawl.crawl_policy import TWINS_TABLE, make_normalizer
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, UrlEdits
 from scrapy_spider_suite.crawl.robots import RobotsStore
-from scrapy_spider_suite.errors import (
-    ActionError,
-    JobDamagedError,
-    JobError,
-    SettingsError,
-)
+from scrapy_spider_suite.errors import ActionError, JobDamagedError, JobError, SettingsError
 from scrapy_spider_suite.frontier.policy import Block, Policy, Rule
-from scrapy_spider_suite.operate.actions import Action, is_time
+from scrapy_spider_suite.operate.actions import Action
 from scrapy_spider_suite.operate.terms import CrawlTerms
 from scrapy_spider_suite.runtime.files import lock_file
 from scrapy_spider_suite.settings.project import LIVE_SCRAPY_SETTINGS
@@ -39,8 +32,6 @@ from scrapy_spider_suite.store.rocks_store import RocksStore, open_store
 from scrapy_spider_suite.urls.host_patterns import HostPattern
 from scrapy_spider_suite.urls.normalizer import Normal, Normalizer
 from scrapy_spider_suite.urls.twins import site_of
-
-logger = logging.getLogger(__name__)
 
 BLOCKS = "blocks"  # the `KV` that blocks lie in
 OPERATOR = "the operator"  # the reason of a pause, for the scheduler and the status file
@@ -63,48 +54,17 @@ class StoredBlock:
         block = Block(rule, self.reason, self.until)
         policy.blocks.put(HostPattern.parse(self.subject), block)
 
-    def check(self) -> None:
-        """Raises `ActionError`: the block is invalid."""
-        texts = (self.subject, self.who, self.reason)
-        if not all(isinstance(text, str) for text in texts):
-            raise ActionError("a block's subject, its reason and whose it is are texts")
-        if not is_time(self.when) or not (self.until == math.inf or is_time(self.until)):
-            raise ActionError("a block begins and ends at a time before the year 10000")
-        try:
-            HostPattern.parse(self.subject)
-        except ValueError as error:
-            raise ActionError(str(error)) from None
-
     def put(self, kv: KV) -> None:
-        """Raises `ActionError`: the block is invalid."""
-        self.check()
-        until = None if math.isinf(self.until) else self.until
-        kv.put(
-            self.subject.encode(), msgpack.packb([self.who, self.when, self.reason, until])
-        )
+        row = msgpack.packb([self.who, self.when, self.reason, self.until])
+        kv.put(self.subject.encode(), row)
 
 
 def stored_blocks(kv: KV) -> Iterator[StoredBlock]:
-    """All valid blocks of a job."""
     for key, data in kv.items():
-        try:
-            who, when, reason, until = msgpack.unpackb(data)
-            until = math.inf if until is None else until
-            block = StoredBlock(key.decode(), who, when, reason, until)
-            block.check()
-        except (ActionError, ValueError, TypeError, msgpack.UnpackException) as error:
-            _complain(key, str(error))
-        else:
-            yield block
-
-
-@lru_cache(maxsize=1000)
-def _complain(key: bytes, why: str) -> None:
-    logger.error("the block of %r is not in force, since it cannot be read: %s", key[:80], why)
+        yield StoredBlock(key.decode(), *msgpack.unpackb(data))
 
 
 def policy_with_blocks(kv: KV, wall: float) -> Policy:
-    """A policy with the blocks that hold at *wall*."""
     policy = Policy()
     for each in stored_blocks(kv):
         if each.until > wall:
@@ -127,14 +87,6 @@ def apply_blocks(kv: KV, policy: Policy, wall: float) -> float:
         policy.blocks.remove(subject)
     policy.bump_revision()
     return first
-
-
-def store_pause(kv: KV, action: Action) -> None:
-    kv.put(_PAUSED, msgpack.packb([action.who, action.when, action.why]))
-
-
-def delete_pause(kv: KV) -> None:
-    kv.delete(_PAUSED)
 
 
 def paused_by(kv: KV, *, comment: bool = True) -> str:
@@ -197,8 +149,12 @@ class JobTarget:
         self.frontier.flush()
         return True
 
-    def pause(self, *, paused: bool) -> None:
-        """Pause or resume the running crawl; the job's own rows tell the next one."""
+    def pause(self, action: Action) -> None:
+        """Pause the crawl that runs, and those after it, until `resume`."""
+        self.kv.put(_PAUSED, msgpack.packb([action.who, action.when, action.why]))
+
+    def resume(self) -> None:
+        self.kv.delete(_PAUSED)
 
     def blocks_changed(self) -> None:
         """Have the next `apply_changes` put blocks in force, or take them out."""
@@ -246,8 +202,8 @@ class JobTarget:
         """Hand all over to other agents. Raises `ActionError`: there are none."""
         raise ActionError("no crawl is running: an agent hands over what it has while it runs")
 
-    def set(self, name: str, value: str, *, dry: bool = False) -> tuple[str, str]:
-        """Change a setting, unless *dry*; return its old and new value. Raises `ActionError`."""
+    def set(self, name: str, value: str) -> tuple[str, str]:
+        """Change a setting; return its old and new value. Raises `ActionError`."""
         try:
             if name not in LIVE_SCRAPY_SETTINGS:
                 find_setting(name)

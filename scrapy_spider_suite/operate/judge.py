@@ -11,26 +11,14 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from scrapy_spider_suite.crawl.crawl_policy import FILTER_SETTINGS, FilterSet, policy_fields
-from scrapy_spider_suite.crawl.queue.traps import (
-    ASKED_FOR,
-    BEHIND,
-    LAST,
-    Traps,
-    TrapStats,
-    UrlMiner,
-)
+from scrapy_spider_suite.crawl.queue import traps
 from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.fetch.address_rules import AddressPolicy, literal_address
+from scrapy_spider_suite.frontier import robots_rules
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.frontier.robots_rules import (
-    RobotsRules,
-    RobotsVerdict,
-    deciding_line,
-    origin_of,
-)
 from scrapy_spider_suite.frontier.workbench import WaitCount, WaitReason, add_up
 from scrapy_spider_suite.operate.job_target import BLOCKS, paused_by, stored_blocks
 from scrapy_spider_suite.operate.terms import CrawlTerms
@@ -119,12 +107,11 @@ class UrlJudge:
             terms.domains, settings.project.depth_limit, settings.project.urllength_limit
         )
         self._addresses = AddressPolicy(settings.allow_private_addresses)
-        self._policy = Policy(**policy_fields(settings))
+        self._policy, self._filters = Policy(**policy_fields(settings)), FilterSet()
         try:
             self._policy.overrides = terms.overrides()
         except SettingsError as error:
             print(f"scrapy frontier: {error}: judged without its rules", file=sys.stderr)
-        self._filters = FilterSet()
         try:
             self._filters = terms.filters()
         except SettingsError as error:
@@ -133,11 +120,11 @@ class UrlJudge:
         if reader is None:
             return
         self._store = store = reader.store
-        self._stats = TrapStats(store)
-        self._traps = Traps(
+        self._stats = traps.TrapStats(store)
+        self._traps = traps.Traps(
             store, self._policy, self._stats, lambda identity: False, self._has_values
         )
-        self._miner = UrlMiner(self._stats, lambda identity: False)
+        self._miner = traps.UrlMiner(self._stats, lambda identity: False)
         self._robots = RobotsStore(store.kv("robots"))
         for name, _ in store.kv("trusted").items():
             self._addresses.trust(name.decode())
@@ -167,14 +154,15 @@ class UrlJudge:
 
     def at_its_turn(self, entry: Entry) -> list[Finding]:
         """The findings about the pending *entry*, for which the scope is not asked again."""
-        excused = {"robots"} if entry.flags & Flag.NO_ROBOTS else set()
-        if entry.flags & Flag.PROXIED:
-            excused.add("address")
-        found = [each for each in self.findings(entry.url, 0, entry) if each.rule not in excused]
+        excuses = {"robots": Flag.NO_ROBOTS, "address": Flag.PROXIED}
+        found = [
+            each for each in self.findings(entry.url, 0, entry)
+            if not entry.flags & excuses.get(each.rule, 0)
+        ]  # fmt: skip
         return [*self._check_traps_at_its_turn(entry), *found]
 
     def _check_traps_at_its_turn(self, entry: Entry) -> Iterator[Finding]:
-        if self._store is None or entry.flags & ASKED_FOR:
+        if self._store is None or entry.flags & traps.ASKED_FOR:
             return
         if self._miner.gave_up(entry):
             yield self._refuse(MINING, "guessed, and too many like it are not there",
@@ -183,21 +171,18 @@ class UrlJudge:
             yield self._trap_finding(refusal)
 
     def put_last(self, entry: Entry) -> Finding | None:
-        """Why a trap puts the pending *entry* after the others of its host, if one does.
-
-        Its priority fell with each of its folders that had had its share, the first one first.
-        """
-        fell = 0 if entry.flags & ASKED_FOR else round(-entry.priority / BEHIND)
+        """Why a trap puts the pending *entry* after the others of its host, if one does."""
+        # Its priority fell with each of its folders that had had its share, the first one first.
+        fell = 0 if entry.flags & traps.ASKED_FOR else round(-entry.priority / traps.BEHIND)
         if self._store is None or fell <= 0:
             return None
-        if fell >= LAST // BEHIND:
+        path = path_and_query(entry.url)
+        if fell >= traps.LAST // traps.BEHIND:
             space = self._traps.numbered(entry.url, self._stats.get(entry.host))
-            refusal = TrapRefusal(Trap.NUMBERS, space or path_and_query(entry.url))
-            return self._trap_finding(refusal, Judgement.FETCH)
-        crowded = [*folders(path_and_query(entry.url).partition("?")[0])][-fell:]
-        if not crowded:
-            return None
-        return self._trap_finding(TrapRefusal(Trap.PREFIX, crowded[0]), Judgement.FETCH)
+            return self._trap_finding(TrapRefusal(Trap.NUMBERS, space or path), Judgement.FETCH)
+        crowded = [*folders(path.partition("?")[0])][-fell:]
+        refusals = [TrapRefusal(Trap.PREFIX, each) for each in crowded[:1]]
+        return self._trap_finding(refusals[0], Judgement.FETCH) if refusals else None
 
     def _refuse(self, rule: str, why: str, setting: str) -> Finding:
         return Finding(rule, Judgement.REFUSE, why, self._terms.where(setting))
@@ -212,14 +197,11 @@ class UrlJudge:
     def _check_scope(self, url: str, host: str, depth: int) -> Iterator[Finding]:
         # Only links are checked: a seed is meant as it is.
         reason = self._scope.refuses(url, host, depth) if depth else None
-        if reason is None:
-            return
-        if reason is not OutOfScope.OFF_SITE:
+        opened = self._filters.by_stage.get(Stage.SCHEDULE)
+        if reason in _REASONS:
             name, why = _REASONS[reason]
             yield self._refuse("scope", why, name)
-            return
-        opened = self._filters.by_stage.get(Stage.SCHEDULE)
-        if opened is None or not opened.needs(Fact.BEYOND):
+        elif reason is not None and (opened is None or not opened.needs(Fact.BEYOND)):
             why = f"{host} is not among the allowed domains"
             where = f"allowed_domains of {self._terms.spider}"
             yield Finding("scope", Judgement.REFUSE, why, where)
@@ -333,15 +315,12 @@ class UrlJudge:
 
     def _check_blocks(self, url: str, host: str) -> Iterator[Finding]:
         policy, wall = self._policy, self._wall
-        for found in (
-            policy.exclusion_of_visit(host, self._address(host), wall),
-            policy.exclusion_of_url(url, host, wall),
-        ):  # fmt: skip
-            if found is not None:
-                left = found.until - wall
-                until = f", for {display_duration(left)} more" if found.until < NEVER else ""
-                why = f"{found.why}{until}{': ' if found.reason else ''}{found.reason}"
-                yield Finding("blocked", Judgement.WAIT, why, str(found.rule))
+        of_visit = policy.exclusion_of_visit(host, self._address(host), wall)
+        for found in filter(None, (of_visit, policy.exclusion_of_url(url, host, wall))):
+            left = found.until - wall
+            until = f", for {display_duration(left)} more" if found.until < NEVER else ""
+            why = f"{found.why}{until}{': ' if found.reason else ''}{found.reason}"
+            yield Finding("blocked", Judgement.WAIT, why, str(found.rule))
 
     def _check_robots(self, url: str, host: str) -> Iterator[Finding]:
         rule = self._policy.obeys_robots(host, self._address(host))
@@ -351,7 +330,7 @@ class UrlJudge:
                 where = next(str(r) for n, _, r in self.rules(host) if n == "robots")
             yield Finding("robots", Judgement.FETCH, "robots.txt is not obeyed", where)
             return
-        rules = self.robots(origin_of(url))
+        rules = self.robots(robots_rules.origin_of(url))
         if rules is None:
             yield Finding("robots", Judgement.FETCH, "robots.txt is not known: it is read first")
             return
@@ -360,16 +339,16 @@ class UrlJudge:
         agent = self._policy.user_agent(host, self._address(host)) or str(project)
         where = f"robots.txt of {rules.origin}, {self._age(rules)}"
         parser = values.get("ROBOTSTXT_PARSER") or _PARSER
-        if parser != _PARSER and rules.verdict is RobotsVerdict.RULES:
+        if parser != _PARSER and rules.verdict is robots_rules.RobotsVerdict.RULES:
             yield Finding("robots", Judgement.FETCH, f"{parser} decides, not asked here", where)
         elif rules.allowed(url, agent):
             yield Finding("robots", Judgement.FETCH, f"allowed to {agent!r}", where)
-        elif rules.verdict is RobotsVerdict.DISALLOW_FOR_NOW:
+        elif rules.verdict is robots_rules.RobotsVerdict.DISALLOW_FOR_NOW:
             why = "robots.txt cannot be had, so nothing is allowed for now"
             yield Finding("robots", Judgement.WAIT, why, where)
         else:
             text = rules.body.decode("utf-8-sig", "ignore")
-            line = deciding_line(text, agent, url)
+            line = robots_rules.deciding_line(text, agent, url)
             said = "" if line is None else f" by line {line[0]}: {line[1]}"
             yield Finding("robots", Judgement.REFUSE, f"forbidden to {agent!r}{said}", where)
 
@@ -388,7 +367,7 @@ class UrlJudge:
         """The overrides and blocks for *host*: name, value, rule."""
         return [*self._policy.explain(host, self._address(host))]
 
-    def robots(self, origin: str) -> RobotsRules | None:
+    def robots(self, origin: str) -> robots_rules.RobotsRules | None:
         """The rules last read from *origin*, however old."""
         return None if self._store is None else self._robots.last(origin)
 
@@ -396,23 +375,23 @@ class UrlJudge:
         """Whether no visit to *host* begins before the one before it has ended."""
         return bool(record.crawl_delay) or self._policy.for_host(host).concurrency == 1
 
-    def _age(self, rules: RobotsRules) -> str:
+    def _age(self, rules: robots_rules.RobotsRules) -> str:
         status = "no answer" if rules.status is None else f"status {rules.status}"
-        read = f"read {self._ago(rules.fetched_at)}"
+        fetched, checked = (
+            f"{display_duration(self._wall - when)} ago"
+            for when in (rules.fetched_at, rules.checked_at)
+        )
+        read = f"read {fetched}"
         if rules.unreachable_since is not None:
-            stale = rules.verdict is RobotsVerdict.RULES
-            kept = f"; what it said before was {read}" if stale else ""
-            read = f"last asked {self._ago(rules.checked_at)}{kept}"
+            stale = rules.verdict is robots_rules.RobotsVerdict.RULES
+            read = f"last asked {checked}{f'; what it said before was {read}' if stale else ''}"
         left = self.robots_left(rules)
         if left == math.inf:
             return f"{status}, {read}"
         again = f"asked again in {display_duration(left)}" if left else "to be asked again"
         return f"{status}, {read}, {again}"
 
-    def _ago(self, when: float) -> str:
-        return f"{display_duration(self._wall - when)} ago"
-
-    def robots_left(self, rules: RobotsRules) -> float:
+    def robots_left(self, rules: robots_rules.RobotsRules) -> float:
         """Seconds until *rules* may be asked for again; ``inf`` if their host has no next visit."""
         record = self._record(host_of(rules.origin))
         if record.dead or record.next_fetch >= NEVER:
@@ -420,7 +399,7 @@ class UrlJudge:
         again = record.next_fetch if rules.silent else max(record.next_fetch, rules.expires_at)
         return max(0.0, again - self._wall)
 
-    def describe(self, rules: RobotsRules) -> str:
+    def describe(self, rules: robots_rules.RobotsRules) -> str:
         return f"{rules.verdict.name.lower().replace('_', ' ')}: {self._age(rules)}"
 
     def _record(self, host: str) -> HostRecord:
@@ -431,7 +410,6 @@ class UrlJudge:
 
 
 def display_duration(seconds: float) -> str:
-    """*seconds* in a readable unit."""
     for unit, length in (("d", 86_400.0), ("h", 3_600.0), ("min", 60.0)):
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
@@ -470,14 +448,15 @@ def wait_counts(rows: Iterable[Mapping[str, Any]], wall: float) -> list[WaitCoun
 
 def wait_summary(counts: Iterable[WaitCount], wall: float) -> str:
     """How many hosts wait, by reason and with the next time of each; *wall* is the time now."""
-    waiting = [each for each in counts if each.reason is not WaitReason.READY]
-    ready = sum(each.hosts for each in counts if each.reason is WaitReason.READY)
-    reasons = []
-    for each in waiting:
+    hosts, ready, reasons = 0, 0, list[str]()
+    for each in counts:
+        if each.reason is WaitReason.READY:
+            ready += each.hosts
+            continue
         left = 0.0 if each.next_visit is None else each.next_visit - wall
         soon = f" (next in {display_duration(left)})" if left >= 1.0 else ""
         reasons.append(f"{each.hosts:,} {each.reason}{soon}")
-    hosts = sum(each.hosts for each in waiting)
+        hosts += each.hosts
     words = counted(hosts, "host waits", "hosts wait")
     if reasons:
         words += f": {', '.join(reasons)}"

@@ -11,6 +11,7 @@ import re
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 ROOT = Path("/")
-_NO_LIMIT = 1 << 60  # control groups of the first version say "no limit" by a number near 2^63
 
 
 class MemoryLimit(NamedTuple):
@@ -44,7 +44,7 @@ class MemoryLimit(NamedTuple):
 
 
 def memory_limit(root: Path = ROOT) -> MemoryLimit | None:
-    """The least of what the control groups and the machine allow; None if neither is known."""
+    """The least that control groups (version 2) and machine allow; None if neither is known."""
     found = [MemoryLimit(limit, "the control group") for limit in _group_limits(root)]
     for line in _lines(root / "proc/meminfo"):
         name, _, value = line.partition(":")
@@ -61,30 +61,14 @@ def _lines(path: Path) -> list[str]:
 
 
 def _group_limits(root: Path) -> Iterator[int]:
+    base = root / "sys/fs/cgroup"
     for line in _lines(root / "proc/self/cgroup"):
-        _, controllers, path = (*line.split(":", 2), "", "")[:3]
-        if not controllers:
-            base, name = root / "sys/fs/cgroup", "memory.max"
-        elif "memory" in controllers.split(","):
-            base, name = root / "sys/fs/cgroup/memory", "memory.limit_in_bytes"
-        else:
-            continue
         # In a container the path may be that outside, and what is inside be mounted at the base.
-        group = base / path.lstrip("/")
+        group = base / line.rpartition(":")[2].lstrip("/")
         for folder in (group, *group.parents):
-            if not folder.is_relative_to(base):
-                break
-            limit = _number(folder / name)
-            if limit is not None and limit < _NO_LIMIT:
-                yield limit
-
-
-def _number(path: Path) -> int | None:
-    """The number in the file *path*; None if there is none, or it says ``max``."""
-    try:
-        return int(path.read_text())
-    except (OSError, ValueError):
-        return None
+            if folder.is_relative_to(base):
+                with suppress(OSError, ValueError):  # none there, or "max"
+                    yield int((folder / "memory.max").read_text())
 
 
 _ESCAPE = re.compile(r"\\([0-7]{3})")
@@ -98,31 +82,22 @@ _NETWORK = frozenset({
 class Mount(NamedTuple):
     point: Path
     type: str
-    read_only: bool
 
 
 def find_mount(path: Path, root: Path = ROOT) -> Mount | None:
     """The mount that *path*, which need not exist yet, is on; None where that cannot be told."""
     real = path.resolve()
-    found = None
-    for line in _lines(root / "proc/self/mountinfo"):
-        mount = _read(line)
-        if mount is None or not real.is_relative_to(mount.point):
+    found: Mount | None = None
+    for line in _lines(root / "proc/self/mountinfo"):  # proc(5)
+        here, _, there = line.partition(" - ")
+        if len(fields := here.split(" ")) < 6:
             continue
+        point = Path(_ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4]))
         # A later mount at the same point hides an earlier one.
-        if found is None or len(mount.point.parts) >= len(found.point.parts):
-            found = mount
+        deeper = found is None or len(point.parts) >= len(found.point.parts)
+        if deeper and real.is_relative_to(point):
+            found = Mount(point, there.partition(" ")[0])
     return found
-
-
-def _read(line: str) -> Mount | None:
-    here, _, there = line.partition(" - ")
-    fields, system = here.split(" "), there.split(" ")
-    if len(fields) < 6 or len(system) < 3:
-        return None
-    point = _ESCAPE.sub(lambda match: chr(int(match[1], 8)), fields[4])
-    options = {*fields[5].split(","), *system[2].split(",")}
-    return Mount(Path(point), system[0], "ro" in options)
 
 
 SCRAPY_QUEUE: Final = "requests.queue"
@@ -149,9 +124,9 @@ def _queued_requests(folder: Path) -> Iterator[int]:
 
 _OTHER_FILES = 320  # files beside connections: the store keeps up to 256 open
 _PROCESS = 192 << 20  # bytes for Python, Scrapy and their pages under way
+_TABLE = ("max", "count")  # of nf_conntrack
 _REMEMBERED = 120
 """Seconds for which a firewall follows a connection that was closed (nf_conntrack's TIME_WAIT)."""
-_NEARLY_FULL = 0.8
 _CLOCK = 60.0  # seconds that a clock may be set back without a word
 
 
@@ -195,22 +170,15 @@ def _check_memory(memory: int, root: Path) -> Iterator[str]:
 
 
 def _check_connections(concurrency: int, root: Path) -> Iterator[str]:
-    folder = root / "proc/sys/net/netfilter"
-    limit = _number(folder / "nf_conntrack_max")
-    if not limit:
-        return  # connections are not followed
-    used = _number(folder / "nf_conntrack_count") or 0
-    if used > limit * _NEARLY_FULL:
-        yield (
-            f"connections: the firewall's table is nearly full, {used} of {limit}; "
-            "raise net.netfilter.nf_conntrack_max"
-        )
-    elif limit < concurrency * _REMEMBERED:
-        yield (
-            f"connections: the firewall follows at most {limit}, and each for {_REMEMBERED} "
-            f"s after its end; CONCURRENT_REQUESTS = {concurrency} may come to "
-            f"{concurrency * _REMEMBERED}; raise net.netfilter.nf_conntrack_max"
-        )
+    folder, needed = root / "proc/sys/net/netfilter", concurrency * _REMEMBERED
+    with suppress(OSError, ValueError):  # connections are not followed
+        limit, used = (int((folder / f"nf_conntrack_{each}").read_text()) for each in _TABLE)
+        if limit - used < needed:
+            yield (
+                f"connections: the firewall follows {used} of at most {limit}, and each for "
+                f"{_REMEMBERED} s after its end; CONCURRENT_REQUESTS = {concurrency} may come to "
+                f"{needed} more; raise net.netfilter.nf_conntrack_max"
+            )
 
 
 def _check_job_folder(path: Path, root: Path) -> Iterator[str]:
@@ -225,18 +193,13 @@ def _check_job_folder(path: Path, root: Path) -> Iterator[str]:
 
 
 def _check_temporary_folder(root: Path) -> Iterator[str]:
-    try:
-        path = Path(tempfile.gettempdir())
-    except OSError:
-        return  # there is none
+    path = Path(tempfile.gettempdir())
     mount = find_mount(path, root)
     if mount is not None and mount.type in _MEMORY:
         yield (
             f"the temporary folder {path} is in memory ({mount.type}), and what "
             "waits to be fetched is kept there; set JOBDIR, or TMPDIR to a disk"
         )
-    if mount is not None and mount.read_only:
-        yield f"the temporary folder {path} cannot be written; set JOBDIR, or TMPDIR"
 
 
 def _check_clock(folder: Path) -> Iterator[str]:
@@ -325,8 +288,6 @@ _PAUSES = "%s: the crawl pauses until %s; nothing is lost"
 
 
 class DiskGuard:
-    """One per crawl; see the module."""
-
     def __init__(self, crawl: Crawl, scheduler: Engine) -> None:
         self._crawl = crawl
         self._scheduler = scheduler
@@ -362,7 +323,6 @@ class DiskGuard:
             self._scheduler.stop(DISK_ERROR)
 
     def pulse(self, now: float) -> None:
-        """Look at the disks, and try to write again, when it is time for that."""
         if now < self._next:
             return
         self._next = now + (_RETRY if self.stuck else _LOOK)
@@ -376,12 +336,12 @@ class DiskGuard:
             )  # fmt: skip
         elif not self.stuck:
             self._go_on("there is room again")
-        elif self._writes() and self._has_room():
+        # No disk may be full: that of packs may be another one than the store's.
+        elif self._writes() and shortage([(path, 0) for path, _ in self._folders()], _ROOM) is None:
             self.stuck = False
             self._go_on("writing works again")
 
     def _folders(self) -> Iterator[tuple[Path, int]]:
-        """The folders that are written to, and the bytes that each may need for a while."""
         crawl, settings = self._crawl, self._crawl.settings
         extra = 0
         if isinstance(crawl.store, RocksStore):
@@ -404,10 +364,6 @@ class DiskGuard:
             self._failed(str(error))
             return False
         return True
-
-    def _has_room(self) -> bool:
-        """Whether no disk is full: that of packs may be another one than the store's."""
-        return shortage([(folder, 0) for folder, _ in self._folders()], _ROOM) is None
 
     def _pause(self, why: str, *, full: bool) -> None:
         if not self.paused:

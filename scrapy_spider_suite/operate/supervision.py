@@ -60,16 +60,12 @@ class SystemdNotifier:
         ours = process in ("", str(os.getpid()))
         return cls(environment.get("NOTIFY_SOCKET", ""), watchdog=wanted and ours)
 
-    def send(self, **assignments: str | int) -> bool:
-        """Send *assignments*, such as ``READY=1``; False if they could not be sent."""
-        if self._socket is None:
-            return False
+    def send(self, **assignments: str | int) -> None:
+        """Send *assignments*, such as ``READY=1``."""
         lines = (f"{name}={' '.join(str(value).split())}" for name, value in assignments.items())
-        try:
-            self._socket.sendto("\n".join(lines).encode(), self._address)
-        except OSError:
-            return False
-        return True
+        if self._socket is not None:
+            with contextlib.suppress(OSError):
+                self._socket.sendto("\n".join(lines).encode(), self._address)
 
     def close(self) -> None:
         if self._socket is not None:
@@ -178,9 +174,8 @@ def tasks(loop: asyncio.AbstractEventLoop, most: int = 20) -> str:
     found = sorted(asyncio.all_tasks(loop), key=asyncio.Task.get_name)
     for task in found[:most]:
         task.print_stack(limit=5, file=text)
-    if len(found) > most:
-        text.write(f"and {counted(len(found) - most, 'more task')}\n")
-    return text.getvalue()
+    more = len(found) - most
+    return text.getvalue() + (f"and {counted(more, 'more task')}\n" if more > 0 else "")
 
 
 _REPORT = 10.0  # seconds for the report of a stalled crawl: the log may be stalled itself
@@ -208,8 +203,6 @@ class CommandExit:
 
 
 class Supervision:
-    """One per crawl; see the module."""
-
     def __init__(self, crawl: Crawl, scheduler: Engine, caps: Caps) -> None:
         self._crawl = crawl
         self._caps = caps
@@ -240,7 +233,6 @@ class Supervision:
         self._exit.leave(ExitCode.INTERRUPTED)
 
     def start(self) -> None:
-        """Check the machine, and begin to watch."""
         for line in machine_findings(self._crawl):
             logger.warning("Check of %s", line)
         self._watchdog.beat()
@@ -269,7 +261,6 @@ class Supervision:
         self._check_fetching(now)
 
     def stop(self) -> None:
-        """Watch no more: nothing is fetched any more."""
         self._watchdog.stop()
 
     def _ended(self, reason: str) -> None:

@@ -16,14 +16,9 @@ from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
+from scrapy_spider_suite.crawl import crawl_policy
 from scrapy_spider_suite.crawl.crawl_policy import FILTER_SETTINGS as FILTERS
-from scrapy_spider_suite.crawl.crawl_policy import (
-    TWINS_TABLE,
-    FilterSet,
-    make_normalizer,
-    read_filter_context,
-    read_overrides,
-)
+from scrapy_spider_suite.crawl.crawl_policy import FilterSet, read_filter_context
 from scrapy_spider_suite.errors import JobError, SettingsError
 from scrapy_spider_suite.settings.declarations import plain_value, setting_name, shown_value
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -108,7 +103,7 @@ class CrawlTerms:
     def overrides(self) -> Overrides:
         """Raises `SettingsError`."""
         path = self.values.get("SUITE_OVERRIDES")
-        return read_overrides(None if path is None else Path(path))
+        return crawl_policy.read_overrides(None if path is None else Path(path))
 
     def filters(self) -> FilterSet:
         """Raises `SettingsError`."""
@@ -129,7 +124,6 @@ class CrawlTerms:
 
 
 def save_terms(crawl: Crawl) -> None:
-    """Store the terms of a crawl in its job, with the next batch."""
     crawler = crawl.crawler
     began = CrawlTerms.from_settings(crawler.settings, crawler.spider)
     terms = CrawlTerms.from_settings(crawler.settings, crawler.spider, crawl.settings)
@@ -140,13 +134,16 @@ def save_terms(crawl: Crawl) -> None:
 
 def normalizer_for_reading(terms: CrawlTerms, store: RocksStore | None) -> Normalizer:
     """The normaliser of a crawl by *terms*, without that of a project that is not here."""
-    kv = None if store is None else store.kv(TWINS_TABLE)
+    kv = None if store is None else store.kv(crawl_policy.TWINS_TABLE)
+
+    def make(settings: SuiteSettings) -> Normalizer:
+        return crawl_policy.make_normalizer(settings, kv, terms.domains)
+
     try:
-        return make_normalizer(terms.settings, kv, terms.domains)
+        return make(terms.settings)
     except SettingsError as error:
         print(f"scrapy frontier: {error}: judged without it", file=sys.stderr)
-        bare = replace(terms.settings, normalizer="")
-        return make_normalizer(bare, kv, terms.domains)
+        return make(replace(terms.settings, normalizer=""))
 
 
 def terms_of_job(project: BaseSettings, reader: StoreReader) -> CrawlTerms:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterable, Iterator
 
 from scrapy_spider_suite.crawl.queue.frontier import UrlEdits
 from scrapy_spider_suite.crawl.requests import seed_entry
@@ -14,7 +15,7 @@ from scrapy_spider_suite.operate.terms import normalizer_for_reading, terms_of_j
 from scrapy_spider_suite.operate.verb import ActionProgress, AnswerIsNoError, Invocation, Row
 from scrapy_spider_suite.store.job_reader import StoreReader, UrlRow
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.normalizer import Normal
@@ -51,27 +52,11 @@ def parse_pattern(
     except ValueError as error:
         raise ActionError(str(error)) from None
     host = host_of(normal)
-    return HostPattern(PatternKind.HOST, host, host), lambda url: matches(url, [normal, *rest])
-
-
-def matches(text: str, pieces: Sequence[str]) -> bool:
-    """Whether *text* consists of *pieces* in their order, with anything between them.
-
-    Each is matched where it is found first: there is no backtracking.
-    """
-    first, *others = pieces
-    if not others:
-        return text == first
-    *middle, last = others
-    at, end = len(first), len(text) - len(last)
-    if at > end or not text.startswith(first) or not text.endswith(last):
-        return False
-    for piece in middle:
-        found = text.find(piece, at, end)
-        if found < 0:
-            return False
-        at = found + len(piece)
-    return True
+    # Each piece is matched where it is found first: there is no backtracking.
+    pieces = [re.escape(normal), *(f"(?>.*?{re.escape(each)})" for each in rest[:-1])]
+    end = f".*{re.escape(rest[-1])}" if rest else ""
+    pattern = re.compile("".join([*pieces, end]), re.DOTALL)
+    return HostPattern(PatternKind.HOST, host, host), lambda url: bool(pattern.fullmatch(url))
 
 
 _HOSTS_A_PORTION = 200  # hosts that are looked at in one portion
@@ -81,20 +66,25 @@ def hosts_matching(
     rework: UrlEdits, subject: HostPattern, progress: ActionProgress
 ) -> Iterator[str | None]:
     """The known hosts of *subject*, after that of *progress*; None: a portion ends."""
-    if subject.kind is not PatternKind.DOMAIN:
-        yield subject.host
-        return
-    belongs = host_filter(subject)
+    if subject.kind is PatternKind.DOMAIN:
+        belongs = host_filter(subject)
+        return walk_hosts(rework, progress, lambda name, _: belongs(name))
+    return iter([subject.host])
+
+
+def walk_hosts(
+    rework: UrlEdits, progress: ActionProgress, wanted: Callable[[str, HostRecord], object]
+) -> Iterator[str | None]:
+    """The *wanted* hosts of a job, after that of *progress*; None: a portion ends."""
     while rows := rework.hosts(progress.host, _HOSTS_A_PORTION):
-        for name, _ in rows:
-            if belongs(name):
+        for name, record in rows:
+            if wanted(name, record):
                 yield name
             progress.host = name
         yield None
 
 
 def host_filter(subject: HostPattern) -> Callable[[str], bool]:
-    """Whether a host belongs to *subject*, a domain or a host."""
     if subject.kind is PatternKind.DOMAIN:
         return lambda name: name == subject.host or name.endswith(subject.text)
     return lambda name: name == subject.host
@@ -137,7 +127,6 @@ def count_urls(
     call: Invocation, subject: HostPattern | None, wanted: Callable[[str, UrlState], bool], *,
     failed_only: bool = False, pending_too: bool = False,
 ) -> Row:  # fmt: skip
-    """Count the URLs of *subject* (None: of all hosts) that are *wanted*."""
     with StoreReader(call.folder()) as reader:
         found = (
             row
@@ -167,9 +156,7 @@ def count_listed(call: Invocation, lines: Iterable[str], *, pending_too: bool) -
     with StoreReader(call.folder()) as reader:
         bad: Row = {}
         normal = _normal_of(call, reader)
-        found = (
-            find_seed(reader.store, seed, normal) for seed in _seeds_in(lines, bad, normalize)
-        )
+        found = (find_seed(reader.store, seed, normal) for seed in _seeds_in(lines, bad, normalize))
         rows = (UrlRow(known[0].url, known[1]) for known in found if known is not None)
         wanted = (row for row in rows if pending_too or row.state.state is not State.PENDING)
         return _counted_rows(wanted) | bad

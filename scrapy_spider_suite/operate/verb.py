@@ -19,11 +19,11 @@ from scrapy.exceptions import UsageError
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.operate.actions import Action, Answer
 from scrapy_spider_suite.runtime.text import printable
+from scrapy_spider_suite.settings.values import REDIS_SCHEMES, ValueType, duration, integer
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.operate.job_target import JobTarget
-    from scrapy_spider_suite.settings.values import ValueType
     from scrapy_spider_suite.store.interface import KV
     from scrapy_spider_suite.urls.url_lists import BadLine
 
@@ -33,8 +33,6 @@ T = TypeVar("T")
 _TIME_FIELDS = ("begun", "ended", "next_due", "last_heard", "started", "when")
 """Seconds since the epoch in JSON, a date in a table."""
 
-
-REDIS = ("redis://", "rediss://", "unix://")  # schemes of a ``-j`` that names a Redis
 
 _MORE = re.compile(r"[/\\?#@]|\]:|^[^:]*:[^:]*$")
 """Parts of a URL beside its host."""
@@ -46,6 +44,7 @@ _WITH_PORT = re.compile(r"(\[[^\]]+\]|[^][:/]+):\d{1,5}")
 Result = tuple[str, dict[str, Any]]  # the message of an action, and its facts
 Work = Generator[Any, None, Result]  # a long action: yields None between portions, or `WAITING`
 Apply: TypeAlias = "Callable[[JobTarget, Action], Result | Work]"
+Option = Callable[[Any], object]  # declares itself to a parser
 AskJob = Callable[..., Answer | None]  # `executors.one_job.ask_job`
 PORTION = 0.015  # seconds that a portion may delay a crawl
 WAITING: Final = True  # yielded by a verb that waits for another thread or process
@@ -83,7 +82,7 @@ class Invocation:
     @property
     def redis(self) -> str | None:
         """The URL of the agents' Redis, if ``-j`` names one."""
-        return self.jobdir if self.jobdir and self.jobdir.startswith(REDIS) else None
+        return self.jobdir if self.jobdir and self.jobdir.startswith(REDIS_SCHEMES) else None
 
     def folder(self) -> Path:
         """The ``suite`` folder of the job. Raises `JobError` if there is no job."""
@@ -120,13 +119,11 @@ class Invocation:
 
 @dataclass(frozen=True)
 class Verb:
-    """One verb of a command."""
-
     name: str
     summary: str  # for the list of verbs, without a full stop
     run: Callable[[Invocation], int] | None = None
     """Returns the exit code; None for a `JobVerb`. Raises `SuiteError`s."""
-    add_options: Callable[[argparse.ArgumentParser], None] = lambda parser: None
+    options: tuple[Option, ...] = ()
     arguments: str = ""  # such as ``HOST``; for the list of verbs
     about: str = ""  # a paragraph or a few of help, at most 99 columns wide
     examples: tuple[str, ...] = ()  # command lines without ``scrapy`` and the name of the command
@@ -134,7 +131,8 @@ class Verb:
     needs_job: bool = True
 
     def declare(self, parser: argparse.ArgumentParser) -> None:
-        self.add_options(parser)
+        for each in self.options:
+            each(parser)
 
     def description(self) -> str:
         summary = f"{self.summary[:1].upper()}{self.summary[1:]}."
@@ -154,8 +152,6 @@ class Verb:
 
 @dataclass(frozen=True)
 class Question:
-    """A question of a verb to a job."""
-
     arguments: Mapping[str, Any] = field(default_factory=dict)  # of the action
     lines: Iterable[str] | None = None  # a list of URLs that goes with it
     words: tuple[str, ...] | None = None
@@ -248,7 +244,6 @@ def _is_number(value: object) -> bool:
 
 
 def say_answer(call: Invocation, answer: Answer) -> int:
-    """Print *answer* and return the exit code."""
     print_answer(call, answer)
     return print_silence(answer) or (0 if answer.ok else 1)
 
@@ -279,14 +274,11 @@ class JobVerb(Verb):
         lambda options, listed: listed is None
     )
     """Whether a look with these options names no file but the list."""
-    asks: bool = False  # destroys something, and asks before
 
     def declare(self, parser: argparse.ArgumentParser) -> None:
-        self.add_options(parser)
-        if self.apply is not None and self.look is not None:
-            add_caution(parser, asks=self.asks)
-        if self.apply is not None:
-            add_act_options(parser)
+        super().declare(parser)
+        for each in (*(CAUTION if self.look else ()), WHY, WHO, WAIT) if self.apply else ():
+            each(parser)
 
     def exit_meanings(self) -> Mapping[int, str]:
         answers = self.apply is not None and self.run_with is None
@@ -321,30 +313,40 @@ def value_argument(kind: ValueType) -> Callable[[str], Any]:
     return read
 
 
-def seconds(text: str) -> float:
-    """The type of a number of seconds. Raises `argparse.ArgumentTypeError`."""
-    try:
-        number = float(text)
-    except ValueError:
-        number = -1.0
-    if not 0 <= number < 1e9:
-        raise argparse.ArgumentTypeError(f"{text!r}: expected a number of seconds")
-    return number
+def option(*names: str, **settings: Any) -> Option:
+    """An argument of a verb; takes what ``add_argument`` takes."""
+    return lambda parser: parser.add_argument(*names, **settings)
 
 
-def add_act_options(parser: argparse.ArgumentParser) -> None:
-    add_why(parser)
-    parser.add_argument(
-        "--wait", type=seconds, default=60.0, metavar="S",
-        help="seconds to wait for a running crawl's answer (60)",
-    )  # fmt: skip
+def one_of(*options: Option, required: bool = False) -> Option:
+    """Options of which a call has one at most."""
+
+    def declare(parser: Any) -> None:
+        group = parser.add_mutually_exclusive_group(required=required)
+        for each in options:
+            each(group)
+
+    return declare
 
 
-def add_why(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--why", metavar="TEXT", default="", help="a comment, which the audit log keeps"
-    )
-    parser.add_argument("--who", metavar="NAME", help="who asks (default: user@host)")
+SECONDS: Final = value_argument(duration())
+COUNT: Final = value_argument(integer(0))
+ROWS: Final = value_argument(ValueType(integer(0).parse, "a number of rows, 0 for all"))
+WHY: Final = option(
+    "--why", metavar="TEXT", default="", help="a comment, which the audit log keeps"
+)
+WHO: Final = option("--who", metavar="NAME", help="who asks (default: user@host)")
+WAIT: Final = option(
+    "--wait", type=SECONDS, default=60.0, metavar="S",
+    help="seconds to wait for a running crawl's answer (60)",
+)  # fmt: skip
+LIMIT: Final = option(
+    "--limit", type=ROWS, default=20, metavar="N", help="rows to print (20; 0: all)"
+)
+CAUTION: Final = (
+    option("--dry-run", action="store_true", help="only count what it would change"),
+    option("--yes", action="store_true", help="do not ask for confirmation"),
+)
 
 
 def print_answer(call: Invocation, answer: Answer) -> None:
@@ -363,28 +365,6 @@ def print_silence(answer: Answer) -> int:
     names = ", ".join(f"{name} ({why})" for name, why in silent.items())
     print(f"scrapy frontier: no answer from {names}; they stay asked, for a day", file=sys.stderr)
     return 3
-
-
-def row_limit(text: str) -> int:
-    """The type of ``--limit``. Raises `argparse.ArgumentTypeError`."""
-    if text.isascii() and text.isdigit():
-        return int(text)
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a number of rows, 0 for all")
-
-
-def add_limit(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--limit", type=row_limit, default=20, metavar="N", help="rows to print (20; 0: all)"
-    )
-
-
-def add_caution(parser: argparse.ArgumentParser, *, asks: bool = False) -> None:
-    """Declare ``--dry-run`` and ``--yes``; *asks*: the verb destroys, so it asks first."""
-    parser.add_argument("--dry-run", action="store_true", help="only count what it would change")
-    parser.add_argument(
-        "--yes", action="store_true",
-        help="do not ask for confirmation" if asks else "no effect: this verb never asks",
-    )  # fmt: skip
 
 
 def confirm(call: Invocation, question: str) -> None:
@@ -419,22 +399,22 @@ def host_argument(text: str) -> str:
 
 
 class ActionProgress:
-    """The last *host* and *url* done, the offset *at* in a file, and counts."""
+    """The last *host* and *url* done, and counts."""
 
     def __init__(self, kv: KV, id: str) -> None:
         self._kv = kv
         self._key = b"progress " + id.encode()
         data = kv.get(self._key)
-        self.host, self.url, self.at, self.counts = "", b"", 0, dict[str, int]()
+        self.host, self.url, self.counts = "", b"", dict[str, int]()
         if data is not None:
-            self.host, self.url, self.at, self.counts = msgpack.unpackb(data)
+            self.host, self.url, self.counts = msgpack.unpackb(data)
 
     def count(self, name: str, number: int = 1) -> None:
         self.counts[name] = self.counts.get(name, 0) + number
 
     def save(self) -> None:
         """Put it into the next batch, with the changes so far."""
-        self._kv.put(self._key, msgpack.packb([self.host, self.url, self.at, self.counts]))
+        self._kv.put(self._key, msgpack.packb([self.host, self.url, self.counts]))
 
     def forget(self) -> None:
         self._kv.delete(self._key)

@@ -13,7 +13,7 @@ from support.packs_command import Packs
 from support.text_index import contents, expected, page, write
 
 from scrapy_spider_suite.analysis.search.index_place import IndexPlace
-from scrapy_spider_suite.commands.packs_verbs import search_verbs
+from scrapy_spider_suite.commands.packs_verbs import read_verbs
 from scrapy_spider_suite.packs.pack_file import packs_to_upload
 from scrapy_spider_suite.packs.upload import UploadTarget, upload_pack
 from scrapy_spider_suite.runtime import files
@@ -87,7 +87,7 @@ def test_rebuild_and_damage(packs: Packs, folder: Path, monkeypatch: pytest.Monk
     said = packs("index", folder, "--json")
     assert store.name in said.rows[0]["rebuilt"]
     assert contents(folder) == expected(folder)
-    monkeypatch.setattr(search_verbs, "_WAIT", "0.2")
+    monkeypatch.setattr(read_verbs, "_WAIT", "0.2")
     with IndexPlace(folder).locked():
         said = packs("index", folder)
     assert said.code == 2
@@ -121,7 +121,7 @@ def test_pages_that_end_the_process(
     """Another one is started, some times."""
     started: list[object] = []
 
-    class Dying(search_verbs.IndexProcess):
+    class Dying(read_verbs.IndexProcess):
         def __init__(self, folder: Path, told: Any, ended: Any, *arguments: str) -> None:
             self._end = ended
             started.append(self)
@@ -132,7 +132,7 @@ def test_pages_that_end_the_process(
         def wait(self, timeout: float | None = None) -> bool:
             return True
 
-    monkeypatch.setattr(search_verbs, "IndexProcess", Dying)
+    monkeypatch.setattr(read_verbs, "IndexProcess", Dying)
     said = packs("index", folder)
     assert said.code == 2
     assert "-11" in said.err

@@ -27,23 +27,24 @@ def test_what_is_sent_arrives(manager: tuple[socket.socket, str]) -> None:
     """One datagram, an assignment a line; a line break in a value is none."""
     listener, name = manager
     notifier = SystemdNotifier.from_environment({"NOTIFY_SOCKET": name})
-    assert notifier.send(READY=1, STATUS="it\nruns")
+    notifier.send(READY=1, STATUS="it\nruns")
     assert listener.recv(4096) == b"READY=1\nSTATUS=it runs"
     assert not notifier.watchdog
     notifier.close()
-    assert not notifier.send(STOPPING=1)
+    notifier.send(STOPPING=1)
 
 
 def test_nobody_listens(tmp_path: Path) -> None:
     """No socket, one that is gone, one that takes no more: the crawl goes on."""
-    assert not SystemdNotifier.from_environment({}).send(READY=1)
+    SystemdNotifier.from_environment({}).send(READY=1)
     gone = SystemdNotifier(str(tmp_path / "gone"))
-    assert not gone.send(READY=1)
+    gone.send(READY=1)
     gone.close()
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as listener:
         listener.bind(str(tmp_path / "full"))
         notifier = SystemdNotifier(str(tmp_path / "full"))
-        assert not all(notifier.send(STATUS="x" * 1_000) for _ in range(10_000))
+        for _ in range(10_000):
+            notifier.send(STATUS="x" * 1_000)
         notifier.close()
 
 

@@ -18,7 +18,7 @@ from scrapy_spider_suite.operate.actions import Action, ActionFolder, Answer, Au
 from scrapy_spider_suite.operate.executors.one_job import ActionRunner
 from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.verb import WAITING
-from scrapy_spider_suite.operate.verbs.snapshot import snapshot
+from scrapy_spider_suite.operate.verbs.upkeep import snapshot
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 JOB = "the-job"
@@ -215,18 +215,17 @@ def test_an_audit_log_that_cannot_be_written_holds_the_answer(
     assert answer(yard, id).ok
 
 
-def test_what_is_no_action_is_answered_too(yard: Yard) -> None:
-    """Under the name of its file; it is put aside, not lost, and not looked at again."""
+def test_what_is_no_action_is_passed_over(yard: Yard, caplog: pytest.LogCaptureFixture) -> None:
+    """It is said once, and keeps nothing waiting."""
     operator = ActionRunner(yard, JOB, VERBS)
     folder = ActionFolder(yard.folder)
     folder.path.mkdir()
     (folder.path / "mine.action").write_text("{")
-    operator.poll()
-    assert answer(yard, "mine").said.startswith("this is no action: it is no JSON")
-    assert folder.waiting() == []
-    assert (folder.path / "mine.refused").read_text() == "{"
-    [row] = AuditLog(yard.folder).rows()
-    assert (row["id"], row["ok"]) == ("mine", False)
+    for _ in range(2):
+        operator.poll()
+    assert not operator.waits
+    assert [each for each in caplog.messages if "mine is not carried out" in each]
+    assert len(caplog.messages) == 1
 
 
 def test_a_store_that_cannot_write_is_tried_again(yard: Yard) -> None:
@@ -272,23 +271,6 @@ def test_a_folder_that_is_none_stops_nothing(
     id = left(yard, "shout", text="e")
     operator.poll()
     assert answer(yard, id).said == "E"
-
-
-def test_a_fault_of_the_site_stops_nothing(
-    yard: Yard, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    """It is said once, and actions are carried out all the same."""
-
-    def fail() -> None:
-        raise OverflowError("no such time")
-
-    monkeypatch.setattr(yard, "apply_changes", fail)
-    operator = ActionRunner(yard, JOB, VERBS)
-    id = left(yard, "shout", text="f")
-    for _ in range(3):
-        operator.poll()
-    assert answer(yard, id).said == "F"
-    assert len([r for r in caplog.records if "put in force" in r.message]) == 1
 
 
 def test_a_folder_that_is_none_has_nothing_waiting(

@@ -8,13 +8,13 @@ MODULES = {
     "cat": "read_verbs",
     "verify": "upkeep_verbs",
     "links": "read_verbs",
-    "search": "search_verbs",
-    "index": "search_verbs",
-    "export": "export_verbs",
-    "graph": "export_verbs",
+    "search": "read_verbs",
+    "index": "read_verbs",
+    "export": "upkeep_verbs",
+    "graph": "upkeep_verbs",
     "merge": "upkeep_verbs",
     "upload": "upkeep_verbs",
-    "redact": "redact_verb",
+    "redact": "upkeep_verbs",
 }
 """The module of each verb, in the order of the help."""
 

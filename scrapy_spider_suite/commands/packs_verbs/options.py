@@ -15,7 +15,13 @@ from scrapy.exceptions import UsageError
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.operate.verb import Invocation, argument_type, host_argument, row_limit
+from scrapy_spider_suite.operate.verb import (
+    ROWS,
+    Invocation,
+    argument_type,
+    host_argument,
+    option,
+)
 from scrapy_spider_suite.packs import Packs, open_packs
 from scrapy_spider_suite.packs.cdxj import timestamp
 from scrapy_spider_suite.packs.reader import Selection
@@ -40,43 +46,50 @@ def packs_of(call: Invocation) -> Packs:
     return packs
 
 
-def add_paths(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "path", nargs="*", metavar="PATH",
-        help="a pack, or a folder of packs (default: SUITE_PACKS_DIR)",
-    )  # fmt: skip
+PATHS = option(
+    "path", nargs="*", metavar="PATH",
+    help="a pack, or a folder of packs (default: SUITE_PACKS_DIR)",
+)  # fmt: skip
 
 
-def add_choice(parser: argparse.ArgumentParser, *, sample: bool = False) -> None:
-    parser.add_argument(
+def _status(text: str) -> str:
+    code = text.lower()
+    if len(code) == 3 and code[0] in "0123456789" and (code[1:].isdecimal() or code[1:] == "xx"):
+        return code
+    raise argparse.ArgumentTypeError(f"{text!r}: expected a status such as 200 or 3xx")
+
+
+CHOICE = (
+    option(
         "--host", action="append", default=[], type=host_argument, metavar="HOST",
         help="pages of this host; *.example.com: and of hosts below it; may be given again",
-    )  # fmt: skip
-    parser.add_argument(
+    ),
+    option(
         "--from", dest="first", type=argument_type(timestamp), metavar="TIME",
         help="fetched since this time: 2026-11-22, 2026-11-22T10:15 (UTC)",
-    )  # fmt: skip
-    parser.add_argument(
+    ),
+    option(
         "--to", dest="last", type=argument_type(partial(timestamp, last=True)), metavar="TIME",
         help="fetched up to the end of this year, month, day, hour or minute",
-    )  # fmt: skip
-    parser.add_argument(
+    ),
+    option(
         "--status", action="append", default=[], type=_status, metavar="CODE",
         help="200, 404, 3xx; may be given again",
-    )  # fmt: skip
-    parser.add_argument(
+    ),
+    option(
         "--mime", action="append", default=[], type=str.lower, metavar="TYPE",
         help="text/html, image/*; may be given again",
-    )  # fmt: skip
-    if sample:
-        parser.add_argument(
-            "--sample", type=row_limit, default=0, metavar="N",
-            help="a random sample of N pages, the same each time (0: all)",
-        )  # fmt: skip
+    ),
+)  # fmt: skip
+"""The options that choose pages; see `choice_of`."""
+SAMPLE = option(
+    "--sample", type=ROWS, default=0, metavar="N",
+    help="a random sample of N pages, the same each time (0: all)",
+)  # fmt: skip
 
 
 def choice_of(options: argparse.Namespace) -> Selection:
-    """The pages that the options of `add_choice` select."""
+    """The pages that the options of `CHOICE` select."""
     return Selection(
         hosts=tuple(options.host),
         first=options.first or "",
@@ -95,12 +108,15 @@ def progress(total: int | None, unit: str) -> Iterator[Callable[[int], object]]:
         yield bar.update
 
 
+def tell_damage(path: Path, offset: int, length: int, why: str) -> None:
+    print(f"{path}: damaged, {length} bytes at {offset}: {why}", file=sys.stderr)
+
+
 def tell_left_out(packs: Packs) -> int:
     """Print absent packs and unreadable places to stderr; return 1 if a place is unreadable."""
     tell_absent(packs)
     for path, damage in packs.damage:
-        where = f"{damage.length} bytes at {damage.offset}"
-        print(f"{path}: damaged, {where}: {damage.why}", file=sys.stderr)
+        tell_damage(path, damage.offset, damage.length, damage.why)
     return 1 if packs.damage else 0
 
 
@@ -124,10 +140,3 @@ def of_extra(module: str, extra: str) -> ModuleType:
     except ImportError as error:
         what = f"{error.name} is not installed: pip install 'scrapy-spider-suite[{extra}]'"
         raise PackError(what) from error
-
-
-def _status(text: str) -> str:
-    code = text.lower()
-    if len(code) == 3 and code[0] in "0123456789" and (code[1:].isdecimal() or code[1:] == "xx"):
-        return code
-    raise argparse.ArgumentTypeError(f"{text!r}: expected a status such as 200 or 3xx")

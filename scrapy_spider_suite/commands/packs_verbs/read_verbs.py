@@ -1,94 +1,92 @@
-"""``scrapy packs ls``, ``get``, ``cat`` and ``links``."""
+"""``scrapy packs ls``, ``get``, ``cat``, ``links``, ``search`` and ``index``."""
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.exceptions import UsageError
 
+from scrapy_spider_suite.analysis.search import open_index, require
+from scrapy_spider_suite.analysis.search.index_process import IndexProcess
 from scrapy_spider_suite.commands.packs_verbs.options import (
-    add_choice,
-    add_paths,
+    CHOICE,
+    PATHS,
+    SAMPLE,
     choice_of,
     packs_of,
+    paths_of,
     progress,
     tell_absent,
+    tell_damage,
     tell_left_out,
 )
-from scrapy_spider_suite.operate.verb import Invocation, Row, Verb, argument_type
-from scrapy_spider_suite.packs import Page
+from scrapy_spider_suite.errors import PackError, SearchError
+from scrapy_spider_suite.operate.verb import (
+    LIMIT,
+    Invocation,
+    Row,
+    Verb,
+    argument_type,
+    one_of,
+    option,
+)
+from scrapy_spider_suite.packs import pack_file
 from scrapy_spider_suite.packs.cdxj import IndexEntry, timestamp
 from scrapy_spider_suite.packs.http_records import split_message
-from scrapy_spider_suite.packs.pack_file import (
-    FORMATS,
-    OPEN,
-    Damage,
-    Uploaded,
-    closed_path,
-    find_upload,
-    format_of,
-    open_pack,
-    scan,
-)
+from scrapy_spider_suite.packs.pack_file import Damage, is_pack
 from scrapy_spider_suite.packs.reader import Selection, pack_entries, pages, select
-from scrapy_spider_suite.runtime.text import printable
+from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.urls.normalize import normalize
 
+if TYPE_CHECKING:
+    from scrapy_spider_suite.analysis.search.text_index import Hit
+
 _COLUMNS = ("name", "pages", "bytes", "from", "to", "state")
-
-
-def _add_ls_options(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
-    parser.add_argument("--pages", action="store_true", help="list pages, not packs")
-    add_choice(parser)
 
 
 def _run_ls(call: Invocation) -> int:
     packs, choice = packs_of(call), choice_of(call.options)
     if call.options.pages:
         for pack, entry in select(packs, choice):
-            print(json.dumps(_page(pack, entry)) if call.json else _line(entry))
+            page = _page(pack, entry)
+            line = (page["time"], page["status"] or "-", page["mime"] or "-", page["url"])
+            print(json.dumps(page) if call.json else "\t".join(printable(str(x)) for x in line))
         tell_absent(packs)
         return 0
-    rows = []
     files, away = packs.files(), packs.away()
     with progress(len(files) + len(away), "packs") as move:
-        for path in files:
-            rows.append(_pack(path, choice))
-            move(1)
-        for path, done in away:
-            rows.append(_row(path, choice, done.size, "away", done))
+        rows = []
+        for path, done in [*((path, None) for path in files), *away]:
+            rows.append(_pack(path, choice, done))
             move(1)
     uploaded = any(row["uploaded"] is not None for row in rows)
     call.table(rows, (*_COLUMNS, "uploaded") if uploaded else _COLUMNS)
     if not call.json:
-        for form in sorted({format_of(path) for path in files}):
-            print(f"*.warc.{form}: {FORMATS[form].readers}", file=sys.stderr)
+        for form in sorted({pack_file.format_of(path) for path in files}):
+            print(f"*.warc.{form}: {pack_file.FORMATS[form].readers}", file=sys.stderr)
     return 0
 
 
-def _pack(path: Path, choice: Selection) -> Row:
-    done = find_upload(path)
-    with open_pack(closed_path(path)) as file:
-        size = file.seek(0, 2)
-    # It may have been closed meanwhile.
-    state = "open" if path.name.endswith(OPEN) and path.exists() else "closed"
-    return _row(path, choice, size, state, done)
-
-
-def _row(path: Path, choice: Selection, size: int, state: str, done: Uploaded | None) -> Row:
+def _pack(path: Path, choice: Selection, away: pack_file.Uploaded | None) -> Row:
+    done, state = away or pack_file.find_upload(path), "away"
+    size = away.size if away else 0
+    if away is None:
+        with pack_file.open_pack(pack_file.closed_path(path)) as file:
+            size = file.seek(0, 2)
+        # It may have been closed meanwhile.
+        state = "open" if path.name.endswith(pack_file.OPEN) and path.exists() else "closed"
     count, first, last = 0, "", ""
     for entry in pack_entries(path):
         if choice.accepts(entry):
             count += 1
             first = min(first or entry.stamp, entry.stamp)
             last = max(last, entry.stamp)
-    return {"name": closed_path(path).name, "folder": str(path.parent), "pages": count,
+    return {"name": pack_file.closed_path(path).name, "folder": str(path.parent), "pages": count,
             "bytes": size, "from": _time(first), "to": _time(last), "state": state,
             "uploaded": None if done is None else done.url}  # fmt: skip
 
@@ -96,8 +94,7 @@ def _row(path: Path, choice: Selection, size: int, state: str, done: Uploaded | 
 def _time(stamp: str) -> str | None:
     if not stamp:
         return None
-    return (f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}T"
-            f"{stamp[8:10]}:{stamp[10:12]}:{stamp[12:]}Z")  # fmt: skip
+    return f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}T{stamp[8:10]}:{stamp[10:12]}:{stamp[12:]}Z"
 
 
 def _page(pack: Path, entry: IndexEntry) -> Row:
@@ -106,27 +103,9 @@ def _page(pack: Path, entry: IndexEntry) -> Row:
             "offset": entry.place.offset, "length": entry.place.length}  # fmt: skip
 
 
-def _line(entry: IndexEntry) -> str:
-    what = (_time(entry.stamp), entry.status or "-", entry.mime or "-", entry.url)
-    return "\t".join(printable(str(each)) for each in what)
-
-
 def _at(text: str) -> datetime:
     digits = timestamp(text, last=True)
     return datetime.strptime(digits, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
-
-
-def _get_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("url", metavar="URL")
-    add_paths(parser)
-    parser.add_argument(
-        "--at", type=argument_type(_at), metavar="TIME",
-        help="the version at this time: 2026-11-22 (its end), 2026-11-22T10:15 (UTC)",
-    )  # fmt: skip
-    form = parser.add_mutually_exclusive_group()
-    form.add_argument("--headers", action="store_true", help="print the head of the response")
-    form.add_argument("--record", action="store_true", help="print the WARC record")
-    form.add_argument("--links", action="store_true", help="print the links of the page")
 
 
 def _get(call: Invocation) -> int:
@@ -139,31 +118,23 @@ def _get(call: Invocation) -> int:
               file=sys.stderr)  # fmt: skip
         return 1
     if options.links:
-        _links(page, call)
+        for link in page.links:
+            text = f"{link.url}\t{link.kind}\t{'nofollow' if link.nofollow else ''}".rstrip()
+            print(json.dumps(link._asdict()) if call.json else text)
     elif options.record:
         sys.stdout.buffer.write(page.record.to_bytes())
     elif call.json:
-        print(json.dumps(_get_facts(page)))
+        print(json.dumps({
+            "url": page.url, "time": page.record.get("WARC-Date"), "status": page.status,
+            "mime": page.mime, "headers": page.headers, "digest": page.digest,
+            "revisit": page.is_revisit, "via": page.via, "hops": page.hops,
+            "pack": str(page.path), "offset": page.place.offset, "length": page.place.length,
+        }))  # fmt: skip
     elif options.headers:
         sys.stdout.buffer.write(split_message(page.record.block)[0] if page.status else b"")
     else:
         sys.stdout.buffer.write(page.body)
     return 0
-
-
-def _links(page: Page, call: Invocation) -> None:
-    for link in page.links:
-        text = f"{link.url}\t{link.kind}\t{'nofollow' if link.nofollow else ''}".rstrip()
-        print(json.dumps(link._asdict()) if call.json else text)
-
-
-def _get_facts(page: Page) -> dict[str, Any]:
-    return {
-        "url": page.url, "time": page.record.get("WARC-Date"), "status": page.status,
-        "mime": page.mime, "headers": page.headers, "digest": page.digest,
-        "revisit": page.is_revisit, "via": page.via, "hops": page.hops, "pack": str(page.path),
-        "offset": page.place.offset, "length": page.place.length,
-    }  # fmt: skip
 
 
 def _cat(call: Invocation) -> int:
@@ -174,21 +145,15 @@ def _cat(call: Invocation) -> int:
     files = packs.files()
     with progress(sum(path.stat().st_size for path in files), "B") as move:
         for path in files:
-            for part in scan(path):
+            for part in pack_file.scan(path):
                 if not isinstance(part, Damage):
                     sys.stdout.buffer.write(part.data)
-                elif not (part.torn and path.name.endswith(OPEN)):
-                    where = f"{part.length} bytes at {part.offset}"
-                    print(f"{closed_path(path)}: damaged, {where}: {part.why}", file=sys.stderr)
+                elif not (part.torn and path.name.endswith(pack_file.OPEN)):
+                    tell_damage(pack_file.closed_path(path), part.offset, part.length, part.why)
                     code = 1
                 move(part.length)
     tell_absent(packs)
     return code
-
-
-def _add_links_options(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
-    add_choice(parser, sample=True)
 
 
 def _run_links(call: Invocation) -> int:
@@ -206,9 +171,104 @@ def _run_links(call: Invocation) -> int:
     return tell_left_out(packs)
 
 
+_TRIES: Final = 10  # processes that are started in a row; a page may end one
+_WAIT: Final = "60"  # seconds to wait for another process that writes
+
+
+def _search(call: Invocation) -> int:
+    options = call.options
+    found = open_index(*paths_of(call)).search(
+        options.query, selection=choice_of(options), languages=options.lang,
+        limit=options.limit or sys.maxsize,
+    )  # fmt: skip
+    before, after = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("**", "**")
+    for hit in found:
+        if call.json:
+            print(json.dumps(_row(hit)))
+            continue
+        about = f"{hit.time:%Y-%m-%d %H:%M:%S}  {hit.language or '-'}  {hit.score:.2f}"
+        print(f"{printable(hit.title) or '-'}\n  {printable(hit.url)}\n  {about}")
+        if hit.snippet.text:
+            print(f"  {hit.snippet.marked(before, after)}")
+        print()
+    if not call.json:
+        print(f"{len(found)} of {counted(found.total, 'page')}")
+    return 0 if found else 1
+
+
+def _row(hit: Hit) -> dict[str, Any]:
+    return {
+        "url": hit.url, "title": hit.title, "time": f"{hit.time:%Y-%m-%dT%H:%M:%SZ}",
+        "status": hit.status, "mime": hit.mime, "language": hit.language, "score": hit.score,
+        "snippet": hit.snippet.text, "marks": hit.snippet.marks, "pack": hit.entry.filename,
+    }  # fmt: skip
+
+
+def _index(call: Invocation) -> int:
+    require()
+    code = 0
+    for folder in paths_of(call):
+        if not folder.is_dir():
+            raise PackError(f"a folder of packs has an index, {folder} is none")
+    for folder in packs_of(call).paths:
+        code = max(code, _Indexing(folder, rebuild=call.options.rebuild).run(call))
+    return code
+
+
+class _Indexing:
+    """Indexes a folder in a process, and starts another process when a page ends it."""
+
+    def __init__(self, folder: Path, *, rebuild: bool) -> None:
+        self._folder = folder
+        self._arguments = ["--wait", _WAIT, *(["--rebuild"] if rebuild else [])]
+        self._sums = dict.fromkeys(("pages", "gone", "skipped", "damaged"), 0)
+        self._rebuilt = ""
+        self._move: Callable[[int], object] = id
+        self._left = 0
+        self._end = (0, "")
+
+    def run(self, call: Invocation) -> int:
+        """Index all packs. Raises `SearchError`."""
+        self._left = sum(path.stat().st_size for path in self._folder.iterdir() if is_pack(path))
+        with progress(self._left, "B") as self._move:
+            for _ in range(_TRIES):
+                process = IndexProcess(self._folder, self._told, self._ended, *self._arguments)
+                try:
+                    process.finish()
+                    process.wait()
+                except KeyboardInterrupt:
+                    process.stop()
+                    process.wait()
+                    raise
+                if self._end[0] >= 0:
+                    break
+        code, words = self._end
+        if code:
+            raise SearchError(words or f"the process that indexes has ended with {code}")
+        call.facts({"folder": str(self._folder), **self._sums, "rebuilt": self._rebuilt or None})
+        return 1 if self._sums["damaged"] else 0
+
+    def _told(self, row: dict[str, Any]) -> None:
+        for name in ("pages", "gone", "skipped"):
+            self._sums[name] += row[name]
+        self._sums["damaged"] += len(row["damaged"])
+        for pack, (offset, length, why, _) in row["damaged"]:
+            tell_damage(self._folder / pack, offset, length, why)
+        if row["rebuilt"]:
+            self._rebuilt = row["rebuilt"]
+            print(f"scrapy packs: {self._rebuilt}: the index is made anew", file=sys.stderr)
+        self._move(self._left - row["behind"])
+        self._left = row["behind"]
+
+    def _ended(self, code: int, words: str) -> None:
+        self._end = code, words
+
+
 VERBS = (
     Verb(
-        "ls", "packs, or with --pages the pages in them", _run_ls, _add_ls_options, "[PATH...]",
+        "ls", "packs, or with --pages the pages in them", _run_ls,
+        (PATHS, option("--pages", action="store_true", help="list pages, not packs"), *CHOICE),
+        "[PATH...]",
         about=(
             "Counts and times are of the selected pages, by the indexes: answers and revisits,\n"
             "not requests and metadata. A line of a page has time, status, type (warc/revisit\n"
@@ -217,30 +277,38 @@ VERBS = (
             "listed. Standard error says which tools read the format of the packs."
         ),
         examples=(
-            "ls",
             "ls crawls/news/packs other-machine/packs --json",
-            "ls crawls/news/packs --host '*.example.com' --status 404",
             "ls crawls/news/packs --pages --mime text/html --from 2026-11-01 --to 2026-11",
         ),
     ),
     Verb(
-        "get", "a page as it came: its body, decompressed, on stdout", _get, _get_options,
+        "get", "a page as it came: its body, decompressed, on stdout", _get,
+        (
+            option("url", metavar="URL"),
+            PATHS,
+            option(
+                "--at", type=argument_type(_at), metavar="TIME",
+                help="the version at this time: 2026-11-22 (its end), 2026-11-22T10:15 (UTC)",
+            ),
+            one_of(
+                option("--headers", action="store_true", help="print the head of the response"),
+                option("--record", action="store_true", help="print the WARC record"),
+                option("--links", action="store_true", help="print the links of the page"),
+            ),
+        ),
         "URL [PATH...]",
         about=(
             "The last version, or the version at a time. The body of a revisit is the body of\n"
             "the page that it repeats. --json prints the facts about the page, without its body."
         ),
         examples=(
-            "get https://example.com/ > index.html",
-            "get https://example.com/ crawls/news/packs --at 2026-11-22",
-            "get https://example.com/ crawls/news/packs --headers",
-            "get https://example.com/ crawls/news/packs --links",
+            "get https://example.com/ crawls/news/packs --at 2026-11-22 > index.html",
             "get https://example.com/ crawls/news/packs --record | warcio check /dev/stdin",
         ),
         exits={1: "the page is not in the packs"},
     ),
     Verb(
-        "cat", "the WARC records of packs, decompressed", _cat, add_paths, "PATH...",
+        "cat", "the WARC records of packs, decompressed", _cat, (PATHS,), "PATH...",
         about=(
             "Works for every format. Of a pack that is being written, prints the complete\n"
             "records. Damaged places are named on stderr and left out."
@@ -252,8 +320,8 @@ VERBS = (
         exits={1: "something is damaged"},
     ),
     Verb(
-        "links", "the links of pages, as the crawl found them", _run_links, _add_links_options,
-        "[PATH...]",
+        "links", "the links of pages, as the crawl found them", _run_links,
+        (PATHS, *CHOICE, SAMPLE), "[PATH...]",
         about=(
             "A line for each link of each page: page, link, kind (a, area, frame, redirect,\n"
             "refresh, canonical, sitemap) and nofollow or -, separated by tabs. A page that was\n"
@@ -264,5 +332,44 @@ VERBS = (
             "links crawls/news/packs --host example.com --json",
         ),
         exits={1: "something is damaged, and was left out"},
+    ),
+    Verb(
+        "search", "pages by their words, the best first", _search,
+        (
+            option("query", metavar="QUERY"),
+            PATHS,
+            *CHOICE,
+            option(
+                "--lang", action="append", default=[], type=str.lower, metavar="CODE",
+                help="pages in this language (ISO 639-1: en, de, ja); may be given again",
+            ),
+            LIMIT,
+        ),
+        "QUERY [PATH...]",
+        about=(
+            "A page is found if its title or text has every word of QUERY. \"a b\": these words\n"
+            "in this order. -word: pages without the word. a OR b: pages with one of the words.\n"
+            "title:word, url:word: the word in this part. *: every page. The newest version of\n"
+            "each URL is found. A crawl with SUITE_INDEX, or `scrapy packs index`, makes the index."
+        ),
+        examples=(
+            "search '\"page rank\" -google' crawls/news/packs other-machine/packs --limit 50",
+            "search crawler --host '*.example.com' --lang de --from 2026-11 --json",
+        ),
+        exits={1: "nothing is found"},
+    ),
+    Verb(
+        "index", "index the words of pages, for search", _index,
+        (PATHS, option(
+            "--rebuild", action="store_true",
+            help="make a new index of the packs here; the old index is used until it is complete",
+        )),
+        "[PATH...]",
+        about=(
+            "Adds the pages that the index does not have yet, beside a running crawl too. Damaged\n"
+            "places of packs are named on stderr and left out. A damaged index is made anew."
+        ),
+        examples=("index crawls/news/packs", "index crawls/news/packs --rebuild"),
+        exits={1: "something in the packs is damaged"},
     ),
 )  # fmt: skip

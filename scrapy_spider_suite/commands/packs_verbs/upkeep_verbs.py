@@ -1,28 +1,67 @@
-"""``scrapy packs verify``, ``merge`` and ``upload``."""
+"""``scrapy packs verify``, ``merge``, ``upload``, ``redact``, ``export`` and ``graph``."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
+import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
-from msgspec.structs import asdict
+from msgspec import structs
 from scrapy.exceptions import UsageError
 
+from scrapy_spider_suite.analysis import search
 from scrapy_spider_suite.analysis.search.index_place import verify_index
-from scrapy_spider_suite.commands.packs_verbs.options import add_paths, packs_of, paths_of, progress
+from scrapy_spider_suite.commands.packs_verbs.options import (
+    CHOICE,
+    PATHS,
+    SAMPLE,
+    choice_of,
+    of_extra,
+    packs_of,
+    paths_of,
+    progress,
+    tell_left_out,
+)
 from scrapy_spider_suite.errors import PackError, PackUploadError
-from scrapy_spider_suite.operate.verb import Invocation, Verb
+from scrapy_spider_suite.operate.actions import whoami
+from scrapy_spider_suite.operate.executors.one_job import ask_job
+from scrapy_spider_suite.operate.job_redaction import count_traces, redact_job
+from scrapy_spider_suite.operate.verb import (
+    CAUTION,
+    Invocation,
+    Verb,
+    confirm,
+    host_argument,
+    one_of,
+    option,
+    value_argument,
+)
+from scrapy_spider_suite.operate.verbs.log import read_manifest
+from scrapy_spider_suite.packs import CrawlInfo, Packs, redaction
+from scrapy_spider_suite.packs.export import ExportResult, export_files, export_wacz, export_warc
 from scrapy_spider_suite.packs.folder_index import merge_indexes, repair_indexes
-from scrapy_spider_suite.packs.pack_file import closed_path, format_of, packs_to_upload
+from scrapy_spider_suite.packs.item_file import is_item_pack
+from scrapy_spider_suite.packs.pack_file import closed_path, format_of, is_pack, packs_to_upload
+from scrapy_spider_suite.packs.reader import Selection, select
 from scrapy_spider_suite.packs.upload import UploadTarget, upload_pack
 from scrapy_spider_suite.packs.verify import PackFinding, verify_merged, verify_missing, verify_pack
+from scrapy_spider_suite.packs.warc import SOFTWARE
 from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.settings.suite import SuiteSettings
-from scrapy_spider_suite.settings.values import ValueDetailError, remote_folder
+from scrapy_spider_suite.settings.values import ValueDetailError, remote_folder, size
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.analysis.link_graph import Level, LinkGraph
+
+_WAIT: Final = 60.0  # seconds to wait for a job that cannot be written
 
 
 def _run_verify(call: Invocation) -> int:
@@ -32,7 +71,11 @@ def _run_verify(call: Invocation) -> int:
     found = 0
     with progress(sum(sizes.values()), "B") as move:
         for path in files:
-            found += _tell(call, _verified(path))
+            try:
+                findings = list(verify_pack(path))
+            except FileNotFoundError:  # it was closed meanwhile
+                findings = list(verify_pack(closed_path(path)))
+            found += _tell(call, findings)
             move(sizes.get(path, 0))
     for folder in (path for path in packs.paths if path.is_dir()):
         for look in (verify_missing, verify_merged, verify_index):
@@ -40,13 +83,6 @@ def _run_verify(call: Invocation) -> int:
     if not found and not call.json:
         print(f"{counted(len(files), 'pack')}: everything is as it was written")
     return 1 if found else 0
-
-
-def _verified(path: Path) -> list[PackFinding]:
-    try:
-        return list(verify_pack(path))
-    except FileNotFoundError:  # it was closed meanwhile
-        return list(verify_pack(closed_path(path)))
 
 
 def _tell(call: Invocation, findings: Iterable[PackFinding]) -> int:
@@ -72,19 +108,6 @@ def _run_merge(call: Invocation) -> int:
     return 0
 
 
-def _add_upload_options(parser: argparse.ArgumentParser) -> None:
-    add_paths(parser)
-    parser.add_argument(
-        "--to", metavar="URL", help="a folder, as fsspec writes it (default: SUITE_PACKS_UPLOAD)"
-    )
-    after = parser.add_mutually_exclusive_group()
-    after.add_argument("--keep", action="store_true", default=None, help="keep the packs here")
-    after.add_argument(
-        "--delete", dest="keep", action="store_false",
-        help="delete each pack here after its copy was checked (default: SUITE_PACKS_KEEP)",
-    )  # fmt: skip
-
-
 def _run_upload(call: Invocation) -> int:
     options, settings = call.options, SuiteSettings.from_settings(call.settings)
     if not (url := _place(options.to) if options.to else settings.packs_upload):
@@ -107,7 +130,7 @@ def _run_upload(call: Invocation) -> int:
                 print(f"scrapy packs: {pack} is being uploaded or replaced", file=sys.stderr)
                 failed += 1
             elif call.json:
-                print(json.dumps({"pack": str(pack), "kept": keep, **asdict(done)}))
+                print(json.dumps({"pack": str(pack), "kept": keep, **structs.asdict(done)}))
             else:
                 print(done.url)
     return 1 if failed else 0
@@ -133,25 +156,196 @@ def _packs(path: Path, target: UploadTarget, *, keep: bool) -> list[Path]:
     return [pack for pack in waiting if path in (folder, pack)]
 
 
+def _run_redact(call: Invocation) -> int:
+    options = call.options
+    folders = paths_of(call)
+    for folder in folders:
+        if not folder.is_dir():
+            raise PackError(f"a folder of packs is redacted as a whole: {folder}")
+    if options.job is None and options.items is None:
+        packs_of(call)
+    subject = redaction.RedactionTarget(options.host or "", options.url or "", options.mentions)
+    if options.job is not None and not options.host:
+        raise UsageError("--job is for a host: `scrapy frontier drop` takes URLs", print_help=False)
+    if options.items is not None and not options.items.is_dir():
+        raise PackError(f"not a folder of item packs: {options.items}")
+    if options.job is not None:
+        JobFile.require(options.job / FOLDER)
+    if not options.dry_run:
+        confirm(call, f"Take {options.host or options.url} out of these packs for good?")
+    code = _redact_job(call) if options.job is not None else 0
+    for folder in folders:
+        code = max(code, _redact_folder(call, folder, subject))
+    return code if options.items is None else max(code, _redact_items(call, subject))
+
+
+def _redact_job(call: Invocation) -> int:
+    folder, host = call.options.job / FOLDER, call.options.host
+    if call.options.dry_run:
+        call.facts({"job": str(folder.parent), "done": False, **count_traces(folder, host)})
+        return 0
+    swept = redact_job(folder, host, whoami(), "scrapy packs redact", _WAIT, ask_job)
+    call.facts({"job": str(folder.parent), "done": True, **asdict(swept)})
+    return 4 if swept.left else 0
+
+
+def _redact_items(call: Invocation, subject: redaction.RedactionTarget) -> int:
+    folder, dry = call.options.items, call.options.dry_run
+    total = sum(path.stat().st_size for path in folder.iterdir() if is_item_pack(path))
+    with progress(total, "B") as move:
+        receipt = redaction.redact_items(folder, subject, move, dry=dry)
+    call.facts({"folder": str(folder), "done": not dry, **asdict(receipt)})
+    return 4 if receipt.open and not dry else 0
+
+
+def _redact_folder(call: Invocation, folder: Path, subject: redaction.RedactionTarget) -> int:
+    total = sum(path.stat().st_size for path in folder.iterdir() if is_pack(path))
+    with progress(total, "B") as move:
+        if call.options.dry_run:
+            receipt = redaction.count_redaction(folder, subject, move)
+        else:
+            receipt = redaction.redact(folder, subject, time.time(), move, texts=search)
+    call.facts({"folder": str(folder), "done": not call.options.dry_run, **asdict(receipt)})
+    left = receipt.open or receipt.away or receipt.uploaded
+    return 4 if left and not call.options.dry_run else 0
+
+
+_EXPORT_OPTIONS = (
+    PATHS,
+    one_of(
+        option(
+            "--warc-gz", type=Path, metavar="FILE|DIR",
+            help="one file *.warc.gz, or several in a folder; every WARC tool opens them",
+        ),
+        option(
+            "--warc-zst", type=Path, metavar="FILE|DIR",
+            help="one file *.warc.zst, or several in a folder; FastWARC and zstd -dc open them, "
+            "warcio does not",
+        ),
+        option("--dir", type=Path, metavar="DIR", help="a file for each page, and pages.jsonl"),
+        option(
+            "--parquet", type=Path, metavar="FILE",
+            help="a table like Common Crawl's index, with title, language and text ([parquet])",
+        ),
+        option("--wacz", type=Path, metavar="FILE", help="a file for replayweb.page: *.wacz"),
+        required=True,
+    ),
+    option("--job", type=Path, metavar="DIR", help="with --wacz: add the manifest of this job"),
+    *CHOICE,
+    SAMPLE,
+)  # fmt: skip
+
+
+def _run_export(call: Invocation) -> int:
+    packs, choice = packs_of(call), choice_of(call.options)
+    with progress(sum(1 for _ in select(packs, choice)), "pages") as move:
+        done = _export(call.options, packs, choice, move)
+    for url, why in done.failed:
+        print(f"{printable(url)}: {printable(why)}", file=sys.stderr)
+    files = list(map(str, done.files))
+    call.facts({"pages": done.pages, "files": files, "failed": len(done.failed)})
+    return 1 if tell_left_out(packs) or done.failed else 0
+
+
+def _export(
+    options: argparse.Namespace, packs: Packs, choice: Selection, move: Callable[[int], object]
+) -> ExportResult:
+    if options.parquet is not None:
+        table = of_extra("analysis.parquet", "parquet")
+        done: ExportResult = table.export_parquet(packs, choice, options.parquet, move)
+        return done
+    if options.dir is not None:
+        return export_files(packs, choice, options.dir, move)
+    info = CrawlInfo(name="export", software=SOFTWARE, notes={"description": "pages out of packs"})
+    if options.wacz is not None:
+        manifest = b""
+        if options.job is not None:
+            manifest = json.dumps(read_manifest(options.job / FOLDER), indent=1).encode()
+        return export_wacz(packs, choice, options.wacz, info, time.time(), move, manifest)
+    form = "gz" if options.warc_zst is None else "zst"
+    target = options.warc_gz or options.warc_zst
+    return export_warc(packs, choice, target, info, time.time(), move, form)
+
+
+_GRAPH_OPTIONS = (
+    option("folder", type=Path, metavar="DIR", help="a folder for the files"),
+    PATHS,
+    one_of(
+        option("--hosts", dest="levels", action="store_const", const=("host",),
+               default=("page", "host"), help="the graph of hosts alone"),
+        option("--pages", dest="levels", action="store_const", const=("page",),
+               help="the graph of pages alone"),
+    ),
+    option(
+        "--format", action="append", choices=("tables", "arcs", "ascii"), dest="forms",
+        help="tables: vertices and edges like Common Crawl's (the default); arcs: edges for "
+        "networkx, igraph and WebGraph; ascii: WebGraph's ASCIIGraph; may be given again",
+    ),
+    option("--rank", action="store_true", help="PageRank, too: see SUITE_SCORE"),
+    option("--plot", action="store_true", help="the degrees as SVG, too"),
+    option(
+        "--memory", type=value_argument(size(32 << 20)), default=512 << 20, metavar="SIZE",
+        help="memory for sorting (512M); the rest is on disk",
+    ),
+    *CHOICE,
+)  # fmt: skip
+
+
+def _run_graph(call: Invocation) -> int:
+    options, packs, choice = call.options, packs_of(call), choice_of(call.options)
+    graphs = of_extra("analysis.link_graph", "graph")
+    if not choice.mimes:
+        choice = graphs.LinkingPages(**asdict(choice))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=options.folder, prefix="making-") as scratch:
+        with progress(sum(1 for _ in select(packs, choice)), "pages") as move, \
+                graphs.GraphBuilder(Path(scratch), memory=options.memory) as builder:  # fmt: skip
+            builder.add(graphs.page_records(packs, choice, move))
+            graph = builder.finish()
+            made = Path(scratch) / "made"
+            made.mkdir()
+            for level in options.levels:
+                _write(graph, made, level, options)
+            sizes = graph.sizes._asdict()
+        names = sorted(path.name for path in made.iterdir())
+        for name in names:
+            os.replace(made / name, options.folder / name)
+    call.facts({**sizes, "files": [str(options.folder / name) for name in names]})
+    return tell_left_out(packs)
+
+
+def _write(graph: LinkGraph, folder: Path, level: Level, options: argparse.Namespace) -> None:
+    forms = options.forms or ["tables"]
+    if "tables" in forms:
+        (graph.write_hosts if level == "host" else graph.write_pages)(folder)
+    if "arcs" in forms:
+        graph.write_arcs(folder / f"{level}-arcs.txt.gz", level)
+    if "ascii" in forms:
+        graph.write_ascii(folder / f"{level}s.graph-txt", level)
+    if options.rank:
+        path = folder / f"{level}-ranks.txt.gz"
+        graph.write_scores(path, level, graph.rank(level, folder))
+    if options.plot:
+        from scrapy_spider_suite.analysis.link_graph import plot_degrees
+
+        plot_degrees(folder / f"{level}-degrees.svg", f"{level.title()}s", graph.degrees(level))
+
+
 VERBS = (
     Verb(
-        "verify", "check packs and indexes: checksums, digests, places", _run_verify, add_paths,
+        "verify", "check packs and indexes: checksums, digests, places", _run_verify, (PATHS,),
         "[PATH...]",
         about=(
             "Reads everything. Of packs that are being written, the complete records are checked,\n"
             "and not their indexes. A pack is missing if its index is there; a pack that was\n"
             "uploaded and deleted here is not missing."
         ),
-        examples=(
-            "verify",
-            "verify crawls/news/packs other-machine/packs",
-            "verify crawls/news/packs --json",
-        ),
+        examples=("verify crawls/news/packs other-machine/packs --json",),
         exits={1: "something is not as it was written"},
     ),
     Verb(
         "merge", "join the indexes of packs, so that pages are found faster", _run_merge,
-        add_paths, "[PATH...]",
+        (PATHS,), "[PATH...]",
         about=(
             "A crawl does so when it closes packs; this is for packs that were brought together.\n"
             "Their own indexes stay; a missing or damaged index is made anew. Prints how many\n"
@@ -161,7 +355,22 @@ VERBS = (
     ),
     Verb(
         "upload", "upload the packs that a crawl has not uploaded", _run_upload,
-        _add_upload_options, "[PATH...] --to URL",
+        (
+            PATHS,
+            option(
+                "--to", metavar="URL",
+                help="a folder, as fsspec writes it (default: SUITE_PACKS_UPLOAD)",
+            ),
+            one_of(
+                option("--keep", action="store_true", default=None, help="keep the packs here"),
+                option(
+                    "--delete", dest="keep", action="store_false",
+                    help="delete each pack here after its copy was checked (default: "
+                    "SUITE_PACKS_KEEP)",
+                ),
+            ),
+        ),
+        "[PATH...] --to URL",
         about=(
             "Uploads each closed pack that is not there yet, with its index. The copy is checked\n"
             "and noted in a small file beside the pack (NAME.uploaded) before the pack may be\n"
@@ -173,5 +382,83 @@ VERBS = (
             "upload crawls/news/packs --to /mnt/archive/news --delete",
         ),
         exits={1: "something could not be uploaded: call again"},
+    ),
+    Verb(
+        "redact", "remove a host or a URL from packs, with every byte", _run_redact,
+        (
+            PATHS,
+            one_of(
+                option(
+                    "--host", type=host_argument, metavar="HOST",
+                    help="all pages of this host; *.example.com: and of hosts below it",
+                ),
+                option("--url", metavar="URL", help="all versions of this page"),
+                required=True,
+            ),
+            option(
+                "--mentions", action="store_true",
+                help="remove pages of other hosts, too, whose text or head names the host or the "
+                "URL",
+            ),
+            option(
+                "--job", type=Path, metavar="DIR",
+                help="remove the host from this job, too: store, link statistics, logs; no crawl "
+                "may use the job",
+            ),
+            option(
+                "--items", type=Path, metavar="DIR",
+                help="remove items that name it from these item packs",
+            ),
+            *CAUTION,
+        ),
+        "[PATH...] --host HOST",
+        about=(
+            "Removes pages with their requests and links, revisits with the same body, links to\n"
+            "the host and Referers that name it. The indexes change at once; then the packs are\n"
+            "written anew. After a kill every pack is whole, and the same call continues. The\n"
+            "text of other pages that name the host stays; --mentions removes these pages, too.\n"
+            "The receipt names three kinds of packs that need another step. open: a pack that is\n"
+            "being written; call again when it is closed. away: an uploaded pack that is not here\n"
+            "and has pages of the host. uploaded: a pack that changed here; it is uploaded again.\n"
+            "--job drops the host from the job, and from the logs that `scrapy frontier drop`\n"
+            "leaves; block the host if the crawl is to continue. Each folder keeps its receipts\n"
+            "in redactions.jsonl, with a digest of the subject. This cannot be undone."
+        ),
+        examples=(
+            "redact crawls/news/packs --job crawls/news --host '*.example.com' --yes",
+            "redact crawls/news/packs --url https://example.com/private --mentions --yes",
+        ),
+        exits={4: "done but for what the receipt names as open, away, uploaded or left"},
+    ),
+    Verb(
+        "export", "pages in forms that other programs open", _run_export, _EXPORT_OPTIONS,
+        "[PATH...] --FORM FILE",
+        about=(
+            "In WARC, a page comes with its request and its metadata. A revisit stays a revisit;\n"
+            "it is complete if the page that it repeats is exported, too. In the other forms it\n"
+            "has the body of that page. An export that fails leaves no files."
+        ),
+        examples=(
+            "export crawls/news/packs --warc-gz news.warc.gz --host '*.example.com'",
+            "export crawls/news/packs --wacz news.wacz --host example.com --job crawls/news",
+            "export crawls/news/packs --dir pages --sample 100 --mime text/html",
+        ),
+        exits={1: "something could not be read, and was left out"},
+    ),
+    Verb(
+        "graph", "pages and hosts as graphs: vertices, edges, ranks", _run_graph,
+        _GRAPH_OPTIONS, "DIR [PATH...]",
+        about=(
+            "Reads the HTML pages and redirects in the packs, or the pages of --mime. Folders of\n"
+            "several agents make one graph. Each page counts as it was last fetched. Vertices are\n"
+            "fetched pages and the pages that they link to; ids count from 0 in the order of\n"
+            "SURT. docs/links.md has the files and the programs that load them. Needs the extra\n"
+            "graph."
+        ),
+        examples=(
+            "graph ranks/ crawls/news/packs other-machine/packs --hosts --rank --plot",
+            "graph graphs/ crawls/news/packs --pages --format arcs --format ascii",
+        ),
+        exits={1: "something is damaged, and was left out"},
     ),
 )  # fmt: skip

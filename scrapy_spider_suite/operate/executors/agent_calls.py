@@ -1,15 +1,7 @@
 """Calls of an operator to the agents of a crawl, through Redis: their form, and the sender.
 
-========================  ==========================================================================
-``calls:AGENT``           a list of what is asked of one agent, until it has answered
-``answers:ID``            a hash of what the agents have answered to one call
-``pieces:ID:AGENT``       a list of URLs that comes with a call, on its way, a few pieces at a time
-``standing``              a hash of the last calls that hold until another one: blocks, pauses
-========================  ==========================================================================
-
-All lie under ``suite:{CRAWL}:``, are bounded, and expire, but for ``standing``. One step removes a
-call and writes its answer, so an agent that was killed or away finds the call again; the id tells
-whether it was carried out. The server is untrusted: both sides check all rows.
+One step removes a call and writes its answer, so an agent that was killed or away finds the call
+again; the id tells whether it was carried out. The server is untrusted: both sides check all rows.
 """
 
 from __future__ import annotations
@@ -25,7 +17,7 @@ from scrapy_spider_suite.cluster.messages import LEVEL, decompress
 from scrapy_spider_suite.cluster.redis_server import RedisKeys, RedisServer, load_script
 from scrapy_spider_suite.cluster.registry import TIMEOUT
 from scrapy_spider_suite.errors import AgentCallError, MessageError
-from scrapy_spider_suite.operate.actions import new_id
+from scrapy_spider_suite.operate.actions import PlainValue, new_id
 from scrapy_spider_suite.operate.verbs import find_verb
 
 CALL_MAX: Final = 64 << 10  # bytes of a call
@@ -44,10 +36,8 @@ STANDING_MAX: Final = 1_000  # calls that may stand
 
 _SCRIPTS: Final = {name: load_script(name) for name in ("ask", "answers", "send", "stand")}
 
-Plain = str | int | float | bool | None
 _Id = Annotated[str, msgspec.Meta(pattern=r"^(00-)?[0-9]{20}-[0-9a-f]{16}\Z")]
 _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
-_Word = Annotated[str, msgspec.Meta(min_length=1, max_length=64)]
 _Time = Annotated[float, msgspec.Meta(ge=0, le=LATEST)]
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=1 << 40)]
 
@@ -58,12 +48,12 @@ class AgentCall(msgspec.Struct, frozen=True, kw_only=True):
     id: _Id
     kind: Literal["act", "look"]
 
-    verb: _Word
+    verb: _Name
     who: Annotated[str, msgspec.Meta(max_length=300)]
     when: _Time
     until: _Time  # the call is not begun later
     why: Annotated[str, msgspec.Meta(max_length=10_000)] = ""
-    arguments: dict[str, Plain] = {}  # of an act
+    arguments: dict[str, PlainValue] = {}  # of an act
     words: Annotated[list[str], msgspec.Meta(max_length=100)] = []
     """Of a look: the words after the verb on the command line."""
 
@@ -127,8 +117,6 @@ class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListPiece(NamedTuple):
-    """A part of a list of URLs."""
-
     number: int
     at: int  # bytes of the list before it
     data: bytes
@@ -160,19 +148,23 @@ def make_call(
 
 
 class CallKeys(RedisKeys):
-    """The names of the keys of calls, too."""
+    """The names of the keys of calls, too: all are bounded, and all but `standing` expire."""
 
     def calls(self, agent: str) -> str:
+        """A list of what is asked of *agent*, until it has answered."""
         return f"{self.prefix}calls:{agent}"
 
     def answers(self, id: str) -> str:
+        """A hash of what the agents have answered to the call *id*."""
         return f"{self.prefix}answers:{id}"
 
     @property
     def standing(self) -> str:
+        """A hash of the last calls that hold until another one: blocks, pauses."""
         return f"{self.prefix}standing"
 
     def pieces(self, id: str, agent: str) -> str:
+        """A list of URLs that comes with a call, a few pieces at a time."""
         return f"{self.prefix}pieces:{id}:{agent}"
 
 

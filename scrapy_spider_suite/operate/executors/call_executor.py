@@ -44,7 +44,7 @@ from scrapy_spider_suite.operate.verb import AnswerIsNoError, Invocation, VerbPa
 from scrapy_spider_suite.operate.verbs import find_verb
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.helper_processes import start_helper
-from scrapy_spider_suite.runtime.tasks import WarnOnce
+from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, retry_forever
 from scrapy_spider_suite.runtime.text import counted
 
 if TYPE_CHECKING:
@@ -64,12 +64,9 @@ _SAID: Final = 2_000
 LISTEN: Final = 1.0  # seconds between polls for calls
 STAND: Final = 60  # polls for calls per poll for standing calls
 ABREAST: Final = 100  # calls carried out at a time
-_AWAY: Final = 10.0  # longest pause, in seconds, while Redis is unusable
 _SILENT: Final = 60.0  # seconds to wait for the next piece of a list: its sender was killed then
 _TIMEOUT: Final = 10.0
-_SCRIPTS: Final = {
-    name: load_script(name) for name in ("asked", "answer", "piece", "standing")
-}
+_SCRIPTS: Final = {name: load_script(name) for name in ("asked", "answer", "piece", "standing")}
 
 
 class LookRequest(msgspec.Struct, frozen=True):
@@ -96,7 +93,6 @@ class LookProcesses:
         self._idle: dict[Popen[str], asyncio.TimerHandle] = {}
 
     async def ask(self, request: LookRequest, seconds: float) -> LookResult:
-        """Have a process look, for some *seconds* at most."""
         loop, seen = asyncio.get_running_loop(), None
         async with self._places:
             if self._idle:
@@ -168,7 +164,6 @@ class CallExecutor:
         return self._actions.is_pending(id) or self._actions.is_answered(id)
 
     async def is_new(self, call: AgentCall) -> bool:
-        """Whether the standing *call* was never carried out here."""
         await self._earlier()
         id = f"{call.id}{_SUFFIX}"
         return id not in self._ids and not self._is_left(id)
@@ -227,12 +222,10 @@ class CallExecutor:
         """The time and the answer of each call that was carried out, by its action's id."""
         found = {}
         for row in AuditLog(self._folder).rows():
-            id, done, facts = row.get("id"), row.get("done"), row.get("facts")
-            if isinstance(id, str) and id.endswith(_SUFFIX) and isinstance(done, int | float):
-                said, known = str(row.get("said", "")), facts if isinstance(facts, dict) else {}
+            if row["id"].endswith(_SUFFIX):
                 # The log alone says that the drop of an unknown host was not ok: see `append`.
-                ok = bool(row.get("ok")) or known.get("known") is False
-                found[id] = (done, Answer(id, ok, said, known))
+                ok = row["ok"] or row["facts"].get("known") is False
+                found[row["id"]] = (row["done"], Answer(row["id"], ok, row["said"], row["facts"]))
         return found
 
     async def _look(self, call: AgentCall) -> AgentReply:
@@ -281,7 +274,7 @@ class CallListener:
         self._tasks: dict[bytes, asyncio.Task[None]] = {}
         self._polls = 0
         self._stood: set[bytes] = set()  # calls that stand, and are done
-        self._due: dict[str, tuple[bytes, AgentCall]] = {}  # standing calls to do, by subject
+        self._latest: dict[str, str] = {}  # ids of calls about a subject, heard since that poll
         self._standing: asyncio.Task[None] | None = None  # carries them out
         self._under_way: set[str] = set()  # ids of calls
         self._once = WarnOnce(logger, f"calls to {agent}")
@@ -293,26 +286,10 @@ class CallListener:
 
     async def run(self) -> None:
         """Listen until cancelled; the next process repeats unfinished calls."""
-        pause = self._pause
         try:
-            while True:
-                try:
-                    await self._poll()
-                except RegistryError as error:
-                    self._redis_lost(error)
-                    pause = min(2 * pause, _AWAY)
-                else:
-                    if self._lost:
-                        logger.info(
-                            "Redis is back: what is asked of %s is heard again", self._agent
-                        )
-                    self._lost, pause = "", self._pause
-                await asyncio.sleep(pause)
+            await retry_forever(self._poll, self._redis_lost, self._redis_back, "calls")
         finally:
-            tasks = [*self._tasks.values(), *filter(None, [self._standing])]
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await cancel_tasks(self._standing, *self._tasks.values())
             self._executor.close()
             await self._server.close()
 
@@ -328,37 +305,27 @@ class CallListener:
         for text in sorted(texts, key=_id_of):  # urgent ones first, each kind in its order
             if text not in self._tasks:
                 self._tasks[text] = asyncio.ensure_future(self._handle(text))
+        await asyncio.sleep(self._pause)
 
     async def _poll_standing(self) -> None:
+        if self._standing is not None and not self._standing.done():
+            return
+        self._latest.clear()
         found = await self._server.run(
             _SCRIPTS["standing"], [self._keys.standing], str(STANDING_MAX), str(CALL_MAX)
         )
         self._stood.intersection_update(found)
-        self._due.clear()
-        for text in found:
-            if text not in self._stood:
-                try:
-                    call = AgentCall.from_bytes(text)
-                except AgentCallError as error:
-                    self._refuse(1, error)
-                    self._stood.add(text)
-                else:
-                    self._due[call.stands] = text, call
-        if self._standing is None or self._standing.done():
-            self._standing = asyncio.ensure_future(self._obey_standing())
+        due = [text for text in found if text not in self._stood]
+        self._standing = asyncio.ensure_future(self._obey_standing(due))
 
-    async def _obey_standing(self) -> None:
-        while self._due:
-            about, (text, call) = next(iter(self._due.items()))
+    async def _obey_standing(self, due: list[bytes]) -> None:
+        for text in sorted(due, key=_id_of):
             try:
-                new = bool(about) and await self._executor.is_new(call)
-                # What was heard meanwhile about the same is later, or is the same.
-                due = self._due.get(about) == (text, call)
-                if new and due:
-                    del self._due[about]
+                call = AgentCall.from_bytes(text)
+                new = bool(call.stands) and await self._executor.is_new(call)
+                if new and call.id >= self._latest.get(call.stands, ""):
                     await self._carry_out(call)
-                if due or not new:
-                    self._stood.add(text)
+                self._stood.add(text)
             except AgentCallError as error:
                 self._refuse(1, error)
                 self._stood.add(text)
@@ -366,8 +333,6 @@ class CallListener:
                 self._once.say("standing", f"{call.verb} stands: {error.strerror or error}")
             except Exception:  # a fault in one call must not end the listening
                 logger.exception("what stands (%s) failed", call.verb)
-            if self._due.get(about) == (text, call):
-                del self._due[about]
 
     async def _handle(self, text: bytes) -> None:
         try:
@@ -392,7 +357,8 @@ class CallListener:
         if call.until < time.time():
             self.counters.expired += 1
             return call.id, b""
-        self._due.pop(call.stands, None)
+        if call.stands:
+            self._latest[call.stands] = max(call.id, self._latest.get(call.stands, ""))
         try:
             if call.pieces and (place := self._executor.list_path(call)) is not None:
                 await self._receive_list(call, place)
@@ -418,15 +384,12 @@ class CallListener:
             self._under_way.discard(call.id)
 
     async def _run(self, script: str, keys: list[str], *values: str | bytes) -> list[Any]:
-        """Run *script* as soon as Redis is usable."""
-        pause = self._pause
         while True:
             try:
                 return await self._server.run(_SCRIPTS[script], keys, *values)
             except RegistryError as error:
                 self._redis_lost(error)
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _AWAY)
+                await asyncio.sleep(self._pause)
 
     def _refuse(self, count: int, why: object) -> None:
         self.counters.refused += count
@@ -454,11 +417,18 @@ class CallListener:
             # The last one goes with the answer: a process that comes after this one finds it.
             await asyncio.to_thread(os.fsync, file.fileno())
 
-    def _redis_lost(self, error: RegistryError) -> None:
+    def _redis_lost(self, error: Exception) -> str:
+        if not isinstance(error, RegistryError):
+            return ""
         if self._lost != error.kind:
             self.counters.away += 1
             logger.warning("%s: nothing is heard of what is asked of %s", error, self._agent)
         self._lost = error.kind
+        return error.kind
+
+    def _redis_back(self, kind: str) -> None:
+        self._lost = ""
+        logger.info("Redis is back: what is asked of %s is heard again", self._agent)
 
 
 def _id_of(text: bytes) -> str:
@@ -529,7 +499,6 @@ def answer_look(line: bytes) -> LookResult:
 
 
 def main(arguments: list[str]) -> int:
-    """Answer the requests on standard input, a line each, until there are no more."""
     os.nice(_CALM)
     for line in sys.stdin.buffer:
         sys.stdout.buffer.write(msgspec.json.encode(answer_look(line)) + b"\n")

@@ -58,7 +58,7 @@ _ABREAST = 8
 
 @dataclass(slots=True)
 class _PendingAnswer:
-    action: Action | str
+    action: Action
     answer: Answer
     audited: bool = False
 
@@ -76,26 +76,22 @@ class AnswerQueue:
         self._try_at = 0.0
         self._complained = False
 
-    def add(self, action: Action | str, answer: Answer) -> None:
-        """Queue the *answer* to *action*, or to the file of that id, which is no action."""
+    def add(self, action: Action, answer: Answer) -> None:
+        """Queue the *answer* to *action*."""
         try:
-            answer.to_bytes()
+            data = answer.to_bytes()
         except ActionError:
             answer = Answer(answer.id, answer.ok, answer.said[:_SAID], {"cut_short": True})
-        if isinstance(action, Action):
-            self._target.kv.put(_answer_key(action.id), answer.to_bytes())
+            data = answer.to_bytes()
+        self._target.kv.put(_answer_key(action.id), data)
         self.fresh.append(_PendingAnswer(action, answer))
 
     def add_stored(self, action: Action) -> bool:
-        """Queue the answer of an earlier process, which could not give it; False if there is none.
-        """
+        """Queue the answer that an earlier process could not give; False if there is none."""
         done = self._target.kv.get(_answer_key(action.id))
         if done is None:
             return False
-        try:
-            audited = any(row.get("id") == action.id for row in self._audit.rows())
-        except OSError:
-            audited = False
+        audited = any(row.get("id") == action.id for row in self._audit.rows())
         self.fresh.append(_PendingAnswer(action, Answer.from_bytes(done), audited))
         return True
 
@@ -109,7 +105,8 @@ class AnswerQueue:
         if now >= self._try_at:
             batch, self.failed = [*self.failed, *batch], []
         try:
-            self._write_down([each for each in batch if not each.audited])
+            if fresh := [each for each in batch if not each.audited]:
+                self._write_down(fresh)
         except OSError as error:
             self._fail(batch, error)
             return
@@ -127,37 +124,27 @@ class AnswerQueue:
         self.complain(error)
 
     def complain(self, error: OSError) -> None:
-        """Log once that the folder cannot be used."""
         if not self._complained:
             logger.error("actions cannot be read or answered now: %s", error)
         self._complained = True
         self.trouble = f"it cannot be answered: {error}"
 
     def _write_down(self, batch: list[_PendingAnswer]) -> None:
-        if not batch:
-            return
         rows = [(each.action, each.answer) for each in batch]
         self._audit.append(rows, self._target.wall(), f"process {os.getpid()}")
         for each in batch:
             each.audited = True
-            action, answer = each.action, each.answer
-            if isinstance(action, str):
-                logger.warning("action %s: %s", action[:80], answer.said)
-                continue
+        for action, answer in rows:
             reason = f" ({action.why})" if action.why else ""
             logger.info("%s, asked by %s%s: %s", action.verb, action.who, reason, answer.said)
 
-    def _give(self, action: Action | str, answer: Answer) -> None:
+    def _give(self, action: Action, answer: Answer) -> None:
         self._folder.answer(answer)
-        if isinstance(action, str):
-            self._folder.mark_refused(action)
-            return
         if not self._folder.remove(action.id):
             self._folder.retract(action.id)  # it was taken back: no asker waits
         self._target.kv.delete(_answer_key(action.id))
 
     def forget_withdrawn(self) -> None:
-        """Delete stored answers to actions that were taken back."""
         waiting = {_answer_key(id) for id in self._folder.waiting()}
         for key, _ in self._target.kv.items(_CARRIED_OUT):
             if key not in waiting:
@@ -192,13 +179,11 @@ class ActionRunner:
         self._running: deque[_Task] = deque()
         self._queued: deque[_Task] = deque()
         self._swept = 0.0
-        self._faulty = False
         self._durable = True
         self._trouble = "it cannot be written"
 
     @property
     def busy(self) -> bool:
-        """Whether there is more to be done at once."""
         return bool(self._running or self._queued or self._unread or self._answers.fresh)
 
     @property
@@ -219,28 +204,17 @@ class ActionRunner:
 
     def poll(self, seconds: float = PORTION) -> None:
         """Read new actions, and carry actions out for about so many *seconds*."""
-        self._apply_changes()
+        self._target.apply_changes()
         try:
             self._poll(self._target.wall(), seconds)
         except OSError as error:  # a folder that is no folder, or not ours
             self._answers.complain(error)
-
-    def _apply_changes(self) -> None:
-        try:
-            self._target.apply_changes()
-        except Exception:  # a fault there must not keep the crawl from its work
-            if not self._faulty:
-                logger.exception("blocks cannot be put in force, or taken out, now")
-            self._faulty = True
-        else:
-            self._faulty = False
 
     def _poll(self, wall: float, seconds: float) -> None:
         new = [id for id in self._folder.waiting() if id not in self._known]
         for id in new[:_READ]:
             self._read(id)
         self._unread = len(new) > _READ
-        self._apply_changes()
         self._work(self._target.now() + seconds)
         if self._answers.due(self._target.now()) and self._committed():
             self._answers.give(self._target.now())
@@ -257,8 +231,8 @@ class ActionRunner:
             return
         try:
             action = self._folder.read(id)
-        except ActionError as error:
-            self._answers.add(id, Answer(id, False, f"this is no action: {error}"))
+        except (ActionError, OSError) as error:  # none of ours, or taken back
+            logger.warning("action %s is not carried out: %s", id[:80], error)
             return
         if self._answers.add_stored(action):
             return
@@ -323,7 +297,7 @@ class ActionRunner:
         return True
 
     def _committed(self) -> bool:
-        self._apply_changes()
+        self._target.apply_changes()
         try:
             self._durable = self._target.commit()
         except StoreWriteError as error:

@@ -18,27 +18,15 @@ from scrapy_spider_suite.crawl.crawl_policy import FILTER_SETTINGS, policy_field
 from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.operate import terms
+from scrapy_spider_suite.operate import job_target
 from scrapy_spider_suite.operate.actions import Action, ActionFolder, new_id, whoami
 from scrapy_spider_suite.operate.executors.one_job import ActionRunner
-from scrapy_spider_suite.operate.job_target import (
-    BLOCKS,
-    OPERATOR,
-    JobTarget,
-    apply_blocks,
-    paused_by,
-)
-from scrapy_spider_suite.operate.terms import CrawlTerms
+from scrapy_spider_suite.operate.terms import CrawlTerms, save_terms
 from scrapy_spider_suite.operate.verbs import actions
 from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.settings import suite
 from scrapy_spider_suite.settings.declarations import SettingKind, plain_value, shown_value
 from scrapy_spider_suite.settings.project import LIVE_SCRAPY_SETTINGS, ProjectSettings
-from scrapy_spider_suite.settings.suite import (
-    DECLARATIONS,
-    SuiteSettings,
-    find_setting,
-    replace_settings,
-)
 from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalize import host_of
@@ -51,53 +39,43 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PRIVATE: Final = "SUITE_ALLOW_PRIVATE_ADDRESSES"
-_REFUSED: Final = Event.PRIVATE_ADDRESS
 _FILTERS: Final = frozenset(FILTER_SETTINGS.values())  # settings by which the filters are made anew
 
 
-def retry_refused(crawl: Crawl) -> None:
-    """Retry refused private addresses if the stored terms have another value of the setting.
+def _store_terms(crawl: Crawl) -> None:
+    """Store the terms; retry private addresses that were refused by other terms before.
 
-    Called before the new terms are stored. A kill between the two causes a second retry.
+    A kill between the two causes a second retry.
     """
     job, kept = crawl.job, CrawlTerms.load(crawl.store.kv("terms"))
-    refused = crawl.frontier.counters.events.get(_REFUSED, 0)
-    if job is None or kept is None or not refused or not follows_links(crawl.crawler):
-        return
-    old, new = kept.values.get(_PRIVATE), crawl.settings.allow_private_addresses
-    if not new or old == plain_value(new):
-        return
-    action = Action(
-        new_id(), "retry", {"reason": _REFUSED.value}, job.file.id, whoami(), time.time(),
-        f"{_PRIVATE} was {shown_value(old)}",
-    )  # fmt: skip
-    try:
-        ActionFolder(job.folder).submit(action)
-    except OSError as error:
-        logger.error(
-            "%s was %s: what it refused is not tried again (%s); `scrapy frontier retry --reason "
-            "%s` does that", _PRIVATE, shown_value(old), error.strerror, _REFUSED.value,
-        )  # fmt: skip
-        return
-    logger.info(
-        "%s was %s: %s tried again", _PRIVATE, shown_value(old),
-        counted(refused, "URL that it refused is", "URLs that it refused are"),
-    )  # fmt: skip
+    refused = crawl.frontier.counters.events.get(Event.PRIVATE_ADDRESS, 0)
+    old, new = kept and kept.values.get(_PRIVATE), crawl.settings.allow_private_addresses
+    changed = kept is not None and new and old != plain_value(new)
+    if job is not None and refused and changed and follows_links(crawl.crawler):
+        why, reason = f"{_PRIVATE} was {shown_value(old)}", Event.PRIVATE_ADDRESS.value
+        asked = Action(
+            new_id(), "retry", {"reason": reason}, job.file.id, whoami(), time.time(), why
+        )
+        urls = counted(refused, "URL that it refused is", "URLs that it refused are")
+        try:
+            ActionFolder(job.folder).submit(asked)
+            logger.info("%s: %s tried again", why, urls)
+        except OSError as error:
+            logger.error("%s: %s not tried again: %s", why, urls, error)
+    save_terms(crawl)
 
 
-def change_setting(
-    crawl: Crawl, name: str, raw: object, *, dry: bool = False
-) -> tuple[object, object]:
-    """Change the setting *name*, unless *dry*; return its old and new value.
+def change_setting(crawl: Crawl, name: str, raw: object) -> tuple[object, object]:
+    """Change the setting *name*; return its old and new value.
 
     Raises `SettingsError`: the value is wrong, or the setting holds from the start of a crawl.
     """
     if name in LIVE_SCRAPY_SETTINGS:
-        return _change_scrapys(crawl, name, raw, dry=dry)
-    field = find_setting(name)
-    if DECLARATIONS[field].kind is SettingKind.FIXED:
+        return _change_scrapys(crawl, name, raw)
+    field = suite.find_setting(name)
+    if suite.DECLARATIONS[field].kind is SettingKind.FIXED:
         raise SettingsError(f"{name} is fixed for the life of a job")
-    if not DECLARATIONS[field].live:
+    if not suite.DECLARATIONS[field].live:
         raise SettingsError(
             f"{name} holds from a start: stop the crawl and start it again with the setting"
         )
@@ -107,14 +85,13 @@ def change_setting(
         changed = any(getattr(old, each) != getattr(new, each) for each in _FILTERS)
         filters = crawl.filters.prepare(new) if changed else None
         _check_receivers(crawl, new)
-        if not dry:
-            if filters is not None:
-                crawl.filters.adopt(filters)
-            _adopt(crawl, new)
+        if filters is not None:
+            crawl.filters.adopt(filters)
+        _adopt(crawl, new)
     return getattr(old, field), getattr(new, field)
 
 
-def _check_receivers(crawl: Crawl, new: SuiteSettings) -> None:
+def _check_receivers(crawl: Crawl, new: suite.SuiteSettings) -> None:
     """Raises `SettingsError`: a receiver of `settings_changing` refuses *new*."""
     answers = crawl.crawler.signals.send_catch_log(
         settings_changing, old=crawl.settings, new=new, spider=crawl.crawler.spider,
@@ -127,30 +104,27 @@ def _check_receivers(crawl: Crawl, new: SuiteSettings) -> None:
             raise SettingsError(f"it failed: {answer.value!r}")
 
 
-def _change_scrapys(
-    crawl: Crawl, name: str, raw: object, *, dry: bool
-) -> tuple[object, object]:
+def _change_scrapys(crawl: Crawl, name: str, raw: object) -> tuple[object, object]:
     """See `change_setting`; ``default`` restores the value of the start."""
     old, crawler = crawl.settings, crawl.crawler
     if raw == "default":
         raw = getattr(ProjectSettings.from_settings(crawler.settings, crawler.spider), name.lower())
     project = old.project.with_value(name, raw)
-    if not dry:
-        if crawler.engine is not None:
-            crawler.engine.downloader.total_concurrency = project.concurrent_requests
-        middleware = crawler.get_downloader_middleware(DownloadTimeoutMiddleware)
-        if middleware is not None:
-            middleware._timeout = project.download_timeout
-        if name == "LOG_LEVEL" and (handler := get_scrapy_root_handler()) is not None:
-            level = project.log_level
-            handler.setLevel(int(level) if level.isdecimal() else level)
-        _adopt(crawl, replace(old, project=project))
+    if crawler.engine is not None:
+        crawler.engine.downloader.total_concurrency = project.concurrent_requests
+    middleware = crawler.get_downloader_middleware(DownloadTimeoutMiddleware)
+    if middleware is not None:
+        middleware._timeout = project.download_timeout
+    if name == "LOG_LEVEL" and (handler := get_scrapy_root_handler()) is not None:
+        level = project.log_level
+        handler.setLevel(int(level) if level.isdecimal() else level)
+    _adopt(crawl, replace(old, project=project))
     return getattr(old.project, name.lower()), getattr(project, name.lower())
 
 
-def _adopt(crawl: Crawl, new: SuiteSettings) -> None:
+def _adopt(crawl: Crawl, new: suite.SuiteSettings) -> None:
     old, crawl.settings = crawl.settings, new
-    replace_settings(crawl.crawler, new)
+    suite.replace_settings(crawl.crawler, new)
     crawl.frontier.policy.update(**policy_fields(new))
     crawl.crawler.signals.send_catch_log(
         settings_changed, old=old, new=new, spider=crawl.crawler.spider
@@ -158,14 +132,12 @@ def _adopt(crawl: Crawl, new: SuiteSettings) -> None:
     crawl.wake()
 
 
-class RunningJob(JobTarget):
+class RunningJob(job_target.JobTarget):
     """The job of a running crawl. *flush* makes everything durable, or schedules a retry."""
 
     running = True
 
-    def __init__(
-        self, crawl: Crawl, scheduler: Engine, flush: Callable[[], None]
-    ) -> None:
+    def __init__(self, crawl: Crawl, scheduler: Engine, flush: Callable[[], None]) -> None:
         if crawl.job is None or not isinstance(crawl.store, RocksStore):
             raise TypeError("without a job nothing is asked of it")
         super().__init__(crawl.job.folder, crawl.store, crawl.frontier)
@@ -186,8 +158,8 @@ class RunningJob(JobTarget):
         """Put blocks in force, also for requests at the gate; remove ended blocks."""
         if not self._blocks_changed and self.wall() < self._expiry:
             return
-        kv = self.store.kv(BLOCKS)
-        self._expiry = apply_blocks(kv, self.frontier.policy, self.wall())
+        kv = self.store.kv(job_target.BLOCKS)
+        self._expiry = job_target.apply_blocks(kv, self.frontier.policy, self.wall())
         self._blocks_changed = False
         if self._scheduler.gate is not None:
             self._scheduler.gate.wake()
@@ -217,9 +189,9 @@ class RunningJob(JobTarget):
         if self._crawl.normalizer.twins is not None:
             self._crawl.normalizer.twins.forget(site_of(host))
 
-    def set(self, name: str, value: str, *, dry: bool = False) -> tuple[str, str]:
+    def set(self, name: str, value: str) -> tuple[str, str]:
         try:
-            old, new = change_setting(self._crawl, name, value, dry=dry)
+            old, new = change_setting(self._crawl, name, value)
         except SettingsError as error:
             raise ActionError(str(error)) from None
         _store_terms(self._crawl)
@@ -234,11 +206,13 @@ class RunningJob(JobTarget):
             raise ActionError("nobody can take what is here: this needs SUITE_CLUSTER = 'peers'")
         self._crawl.agent.drain()
 
-    def pause(self, *, paused: bool) -> None:
-        if paused:
-            self._scheduler.pause(OPERATOR)
-        else:
-            self._scheduler.unpause(OPERATOR)
+    def pause(self, action: Action) -> None:
+        super().pause(action)
+        self._scheduler.pause(job_target.OPERATOR)
+
+    def resume(self) -> None:
+        super().resume()
+        self._scheduler.unpause(job_target.OPERATOR)
 
 
 def make_action_runner(
@@ -249,14 +223,9 @@ def make_action_runner(
         return None
     target = RunningJob(crawl, scheduler, flush)
     _store_terms(crawl)
-    blocks = target.store.kv(BLOCKS)
-    apply_blocks(blocks, crawl.frontier.policy, target.wall())
-    if who := paused_by(target.kv):
+    blocks = target.store.kv(job_target.BLOCKS)
+    job_target.apply_blocks(blocks, crawl.frontier.policy, target.wall())
+    if who := job_target.paused_by(target.kv):
         logger.warning("the job was paused by %s: nothing is sent until it is resumed", who)
-        target.pause(paused=True)
+        scheduler.pause(job_target.OPERATOR)
     return ActionRunner(target, crawl.job.file.id, actions())
-
-
-def _store_terms(crawl: Crawl) -> None:
-    retry_refused(crawl)
-    terms.save_terms(crawl)

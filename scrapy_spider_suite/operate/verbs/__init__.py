@@ -8,7 +8,7 @@ from scrapy_spider_suite.operate.verb import Apply, JobVerb
 
 MODULES = {
     "blocks": "control",
-    "check": "check",
+    "check": "upkeep",
     "log": "log",
     "audit": "log",
     "manifest": "log",
@@ -28,7 +28,7 @@ MODULES = {
     "pause": "control",
     "resume": "control",
     "set": "control",
-    "snapshot": "snapshot",
+    "snapshot": "upkeep",
 }
 """The module of each verb, in the order of the help: verbs that only read come first."""
 _UNLISTED = {"drain": "control"}  # for `scrapy cluster drain`

@@ -1,12 +1,7 @@
-"""``block``, ``unblock``, ``blocks``, ``pause``, ``resume``, ``set``, ``drain``.
-
-A block: no request goes to a host, domain, range or URL prefix. Pending URLs wait, unless `block`
-drops them. Requests in progress run to their end. The job keeps blocks and the pause, no setting.
-"""
+"""``block``, ``unblock``, ``blocks``, ``pause``, ``resume``, ``set``, ``drain``."""
 
 from __future__ import annotations
 
-import argparse
 import math
 import time
 from collections.abc import Iterator
@@ -20,13 +15,11 @@ from scrapy_spider_suite.operate.job_target import (
     BLOCKS,
     JobTarget,
     StoredBlock,
-    delete_pause,
     paused_by,
-    store_pause,
     stored_blocks,
 )
-from scrapy_spider_suite.operate.url_selection import hosts_matching, parse_subject
 from scrapy_spider_suite.operate.verb import (
+    SECONDS,
     ActionProgress,
     Found,
     Invocation,
@@ -38,11 +31,10 @@ from scrapy_spider_suite.operate.verb import (
     argument_type,
     confirm,
     display_text,
-    value_argument,
+    option,
     without_port,
 )
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.settings.values import duration
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 
@@ -52,7 +44,7 @@ _ROWS = 50  # rows that are looked at in one portion
 def block(site: JobTarget, action: Action) -> Result | Work:
     """Block a subject, for a number of seconds or until `unblock`; *drop* fails pending URLs."""
     action.expect("subject", "seconds", "drop")
-    subject = parse_subject(action.get("subject", str))
+    subject = url_selection.parse_subject(action.get("subject", str))
     seconds = action.get("seconds", float) if "seconds" in action.arguments else None
     if seconds is not None and not 0 < seconds < 1e10:
         raise ActionError(f"a block lasts for some seconds, not {seconds:g}")
@@ -79,7 +71,7 @@ def block(site: JobTarget, action: Action) -> Result | Work:
 def unblock(site: JobTarget, action: Action) -> Result:
     """Let a subject be visited again."""
     action.expect("subject")
-    subject = parse_subject(action.get("subject", str))
+    subject = url_selection.parse_subject(action.get("subject", str))
     kv = site.store.kv(BLOCKS)
     if kv.get(str(subject).encode()) is None:
         line = site.frontier.policy.overrides.lines.get(subject)
@@ -96,7 +88,7 @@ def _drop(
     site: JobTarget, action: Action, subject: HostPattern, said: str, facts: dict[str, Any]
 ) -> Work:
     rework, progress = site.rework, ActionProgress(site.kv, action.id)
-    for host in hosts_matching(rework, subject, progress):
+    for host in url_selection.hosts_matching(rework, subject, progress):
         if host is None:
             progress.save()
             yield
@@ -118,23 +110,10 @@ def _drop(
 _COLUMNS = ("subject", "who", "since", "until", "reason")
 
 
-def _add_subject(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "subject", metavar="HOST|.domain|CIDR|URL",
-        type=argument_type(lambda text: str(HostPattern.parse(without_port(text)))),
-    )  # fmt: skip
-
-
-def _block_options(parser: argparse.ArgumentParser) -> None:
-    _add_subject(parser)
-    parser.add_argument(
-        "--for", dest="seconds", type=value_argument(duration()), metavar="TIME",
-        help="how long, such as 3600, 12h or 7d (default: until it is unblocked)",
-    )  # fmt: skip
-    parser.add_argument(
-        "--drop", action="store_true",
-        help="fail the URLs that are pending there; asks for confirmation",
-    )  # fmt: skip
+_SUBJECT = option(
+    "subject", metavar="HOST|.domain|CIDR|URL",
+    type=argument_type(lambda text: str(HostPattern.parse(without_port(text)))),
+)  # fmt: skip
 
 
 def _plan_block(call: Invocation) -> Question:
@@ -182,8 +161,7 @@ def pause(site: JobTarget, action: Action) -> Result:
     before = paused_by(site.kv)
     if before:
         return f"it was paused already: {before}", {"paused": True, "changed": False}
-    store_pause(site.kv, action)
-    site.pause(paused=True)
+    site.pause(action)
     how = "what is under way is finished" if site.running else "a crawl that is started waits"
     return f"paused; {how}", {"paused": True, "changed": True}
 
@@ -192,37 +170,17 @@ def resume(site: JobTarget, action: Action) -> Result:
     action.expect()
     if not paused_by(site.kv):
         return "it was not paused", {"paused": False, "changed": False}
-    delete_pause(site.kv)
-    site.pause(paused=False)
+    site.resume()
     return "the crawl goes on", {"paused": False, "changed": True}
 
 
 def set_value(site: JobTarget, action: Action) -> Result:
-    """Change one setting; with *dry*, only say whether that could be."""
-    action.expect("name", "value", "dry")
-    name, value = action.get("name", str), action.get("value", str)
-    dry = action.get("dry", bool, default=False)
-    old, new = site.set(name, value, dry=dry)
-    facts = {"name": name, "old": old, "new": new}
-    if old == new:
-        return f"{name} is {new} already", facts
-    if dry:
-        return f"{name} is {old} and would be {new} until this crawl ends", facts
-    return f"{name} was {old} and is {new} until this crawl ends", facts
-
-
-def _set_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("name", metavar="NAME", help="such as SUITE_HOST_DELAY")
-    parser.add_argument("value", metavar="VALUE", help="as after `-s NAME=`")
-    parser.add_argument(
-        "--dry-run", action="store_true", help="ask whether it could be, and change nothing"
-    )
-
-
-def _plan_set(call: Invocation) -> Question:
-    options = call.options
-    arguments = {"name": options.name, "value": options.value}
-    return Question(arguments | ({"dry": True} if options.dry_run else {}))
+    """Change one setting."""
+    action.expect("name", "value")
+    name = action.get("name", str)
+    old, new = site.set(name, action.get("value", str))
+    said = f"was {old} and is {new} until this crawl ends" if old != new else f"is {new} already"
+    return f"{name} {said}", {"name": name, "old": old, "new": new}
 
 
 def drain(site: JobTarget, action: Action) -> Result:
@@ -235,11 +193,22 @@ def drain(site: JobTarget, action: Action) -> Result:
 VERBS = (
     JobVerb(
         "block", "send nothing to a host, a domain, an address range, or below a URL",
-        add_options=_block_options, arguments="HOST|.domain|CIDR|URL", plan=_plan_block,
+        options=(
+            _SUBJECT,
+            option(
+                "--for", dest="seconds", type=SECONDS, metavar="TIME",
+                help="how long, such as 3600, 12h or 7d (default: until it is unblocked)",
+            ),
+            option(
+                "--drop", action="store_true",
+                help="fail the URLs that are pending there; asks for confirmation",
+            ),
+        ),
+        arguments="HOST|.domain|CIDR|URL", plan=_plan_block,
         look=lambda call, question: [
             url_selection.count_pending(call, HostPattern.parse(call.options.subject))
         ],
-        apply=block, urgent=True, stands="block", asks=True,
+        apply=block, urgent=True, stands="block",
         about=(
             "Holds within a second in a running crawl, for robots.txt, media and redirects too.\n"
             "Requests in progress run to their end; pending URLs wait. The job keeps the block.\n"
@@ -247,15 +216,12 @@ VERBS = (
         ),
         examples=(
             'block example.com --for 7d --why "complaint of 3 May" -j crawls/news',
-            'block .example.com --drop --dry-run --why "asked to leave" -j crawls/news',
             'block .example.com --drop --yes --why "asked to leave" -j crawls/news',
-            'block 192.0.2.0/24 --why "their firewall" -j crawls/news',
             'block https://example.com/calendar/ --why "endless" -j crawls/news',
         ),
     ),
     JobVerb(
-        "unblock", "remove a block", add_options=_add_subject,
-        arguments="HOST|.domain|CIDR|URL",
+        "unblock", "remove a block", options=(_SUBJECT,), arguments="HOST|.domain|CIDR|URL",
         plan=lambda call: Question({"subject": call.options.subject}),
         look=lambda call, question: [
             url_selection.count_pending(
@@ -291,19 +257,22 @@ VERBS = (
         examples=("resume -j crawls/news",),
     ),
     JobVerb(
-        "set", "change a setting of a running crawl", add_options=_set_options,
-        arguments="NAME VALUE", plan=_plan_set, apply=set_value, urgent=True,
+        "set", "change a setting of a running crawl",
+        options=(
+            option("name", metavar="NAME", help="such as SUITE_HOST_DELAY"),
+            option("value", metavar="VALUE", help="as after `-s NAME=`"),
+        ),
+        arguments="NAME VALUE",
+        plan=lambda call: Question({"name": call.options.name, "value": call.options.value}),
+        apply=set_value, urgent=True,
         about=(
             "VALUE is written as after `-s NAME=`; `default` is the default. It holds until the\n"
-            "crawl ends: to keep it, change it where the crawl is started from, too. `scrapy\n"
-            "frontier settings NAME` says whether a setting can be set. Of Scrapy's own settings\n"
-            "CONCURRENT_REQUESTS, DOWNLOAD_TIMEOUT and LOG_LEVEL can; SUITE_HOST_DELAY is what\n"
-            "DOWNLOAD_DELAY would be."
+            "crawl ends. `scrapy frontier settings NAME` says whether a setting can be set; of\n"
+            "Scrapy's own, CONCURRENT_REQUESTS, DOWNLOAD_TIMEOUT and LOG_LEVEL can."
         ),
         examples=(
             'set SUITE_HOST_DELAY 10 --why "they asked for it" -j crawls/news',
             "set SUITE_MAX_PAGES 500000 -j crawls/news",
-            'set CONCURRENT_REQUESTS 50 --why "the line is full" -j crawls/news',
         ),
     ),
     # `scrapy cluster drain` asks one agent, and waits until the agent has left.

@@ -1,14 +1,8 @@
-"""``drop``: forgets a host, or the URLs below a URL, with everything that the job keeps about it.
-
-Order: block the host and wait until its requests are back; delete its queue, URLs and other rows,
-a portion at a time; rewrite the files in which deleted rows may lie. The receipt names the places
-outside the store, which stay, and says whether the job knew the host.
-"""
+"""``drop``: forgets a host, or the URLs below a URL, with everything that the job keeps of it."""
 
 from __future__ import annotations
 
-import argparse
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from functools import partial
 from itertools import islice
 from pathlib import Path
@@ -26,7 +20,6 @@ from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.operate import url_selection
 from scrapy_spider_suite.operate.actions import Action, Answer, AuditLog
 from scrapy_spider_suite.operate.job_target import BLOCKS, JobTarget, StoredBlock, stored_blocks
-from scrapy_spider_suite.operate.url_selection import parse_subject
 from scrapy_spider_suite.operate.verb import (
     WAITING,
     ActionProgress,
@@ -38,6 +31,7 @@ from scrapy_spider_suite.operate.verb import (
     Work,
     argument_type,
     confirm,
+    option,
     print_answer,
     print_silence,
     say_answer,
@@ -74,7 +68,7 @@ def drop(site: JobTarget, action: Action) -> Work:
 
 
 def _parse_droppable(text: str) -> HostPattern:
-    subject = parse_subject(text)
+    subject = url_selection.parse_subject(text)
     if subject.kind in (PatternKind.DOMAIN, PatternKind.RANGE):
         raise ActionError(f"{subject} is more than a host: drop hosts, or what lies below a URL")
     return subject
@@ -98,10 +92,9 @@ def _is_known(store: RocksStore, folder: Path, subject: HostPattern) -> bool:
     if subject in found if below else any(each.host == subject.host for each in found):
         return True
     return any(
-        row.get("verb") == "drop" and row.get("ok") and isinstance(facts := row.get("facts"), dict)
-        and facts.get("subject") == str(subject) and facts.get(_KNOWN)
+        row["verb"] == "drop" and row["ok"] and row["facts"].get("subject") == str(subject)
         for row in AuditLog(folder).rows()
-    )  # fmt: skip
+    )
 
 
 def _words_of_unknown(store: RocksStore, subject: HostPattern) -> str:
@@ -132,7 +125,9 @@ class HostDrop:
         yield
         yield from self.forget_plans()
         yield from self._forget_unread()
-        yield from self._empty_sieve()
+        sifted = self._site.frontier.states.sieve_queue  # links; later ones were found later
+        if sifted is not None:
+            yield from self._count("pending", sifted.forget(self._host, self._belongs, _ROWS))
         yield from self._empty_queue()
         # Pages that were out until now.
         yield from self._forget_unread()
@@ -206,19 +201,13 @@ class HostDrop:
     def _forget_unread(self) -> _Portions:
         """Forget stored pages whose links are to be read."""
         waiting = self._site.frontier.stored_links.waiting
-        for gone in waiting.forget(self._host, self._belongs, _ROWS):
-            self._progress.count("unread", gone)
+        return self._count("unread", waiting.forget(self._host, self._belongs, _ROWS))
+
+    def _count(self, name: str, portions: Iterable[int]) -> _Portions:
+        for gone in portions:
+            self._progress.count(name, gone)
             self._progress.save()
             yield
-
-    def _empty_sieve(self) -> _Portions:
-        """Forget links that wait for the sieve; later links were found later."""
-        queue = self._site.frontier.states.sieve_queue
-        if queue is not None:
-            for gone in queue.forget(self._host, self._belongs, _ROWS):
-                self._progress.count("pending", gone)
-                self._progress.save()
-                yield
 
     def _empty_queue(self) -> _Portions:
         """Forget queued URLs; those in progress come back to the queue, or are done, in time."""
@@ -322,13 +311,6 @@ class HostDrop:
 _IN_PART = 4
 
 
-def _drop_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "subject", metavar="HOST|PREFIX",
-        type=argument_type(lambda text: _parse_droppable(without_port(text))),
-    )  # fmt: skip
-
-
 def _plan(call: Invocation) -> Question:
     subject: HostPattern = call.options.subject
     if not call.options.dry_run:
@@ -369,8 +351,12 @@ def _say(call: Invocation, answer: Answer) -> int:
 VERBS = (
     JobVerb(
         "drop", "forget a host, or what lies below a URL, with everything kept about it",
-        add_options=_drop_options, arguments="HOST|PREFIX", plan=_plan, look=_count, apply=drop,
-        say=_say, of_one_host=True, asks=True,
+        options=(option(
+            "subject", metavar="HOST|PREFIX",
+            type=argument_type(lambda text: _parse_droppable(without_port(text))),
+        ),),
+        arguments="HOST|PREFIX", plan=_plan, look=_count, apply=drop,
+        say=_say, of_one_host=True,
         about=(
             "URLs pending, done and failed, robots.txt, cookies, clocks and counts go from the\n"
             "store and from its files; the receipt, which stays in the audit log, says how many.\n"
@@ -378,7 +364,6 @@ VERBS = (
             "out. It cannot be undone. A host of which nothing is in the job is an error."
         ),
         examples=(
-            "drop example.com --dry-run -j crawls/news",
             'drop example.com --yes --why "request of 3 May" -j crawls/news',
             "drop https://example.com/private/ --yes -j crawls/news",
         ),

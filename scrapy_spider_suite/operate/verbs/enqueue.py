@@ -1,8 +1,7 @@
 """``add``, ``refetch`` and ``retry``: make URLs pending, for the first time or again.
 
-A portion is a few hundred rows: one batch, which also stores the progress. A URL that is fetched
-again keeps its identity and depth; it counts as pending, no longer as done or failed. The job has
-only the fingerprint of a spider's own request, so such requests are counted and left.
+A portion is a few hundred rows: one batch, which also stores the progress. The job has only the
+fingerprint of a spider's own request, so such requests are counted and left.
 """
 
 from __future__ import annotations
@@ -21,41 +20,27 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.operate import url_selection
 from scrapy_spider_suite.operate.actions import Action, ActionFolder
 from scrapy_spider_suite.operate.job_target import JobTarget
-from scrapy_spider_suite.operate.url_selection import (
-    SPIDERS_OWN,
-    find_seed,
-    hosts_matching,
-    parse_pattern,
-    parse_reason,
-)
 from scrapy_spider_suite.operate.verb import (
     ActionProgress,
     Invocation,
     JobVerb,
     Question,
+    Result,
     Row,
     Work,
     argument_type,
+    option,
     without_port,
 )
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_transfer import bring_back, while_locked
 from scrapy_spider_suite.store.url_states import voucher_of_sitemap
+from scrapy_spider_suite.urls import url_lists
 from scrapy_spider_suite.urls.host_patterns import HostPattern
-from scrapy_spider_suite.urls.url_lists import (
-    READ_ERRORS,
-    ListFile,
-    Seed,
-    SeedLines,
-    describe_read_error,
-    is_file_name,
-    read_lines,
-)
 
 _SCHEDULING = 0.005  # seconds for which seeds are scheduled before they are written
 _URLS = 50
-_HOSTS = 200
 _AHEAD = 10_000  # URLs to be moved to the front, for which the queues of their hosts are read once
 _NOT_A_URL = 0xFF  # begins the identity of a spider's own request
 _PENDING = UrlState(State.PENDING)
@@ -74,57 +59,58 @@ def add(site: JobTarget, action: Action) -> Work:
     # No other agent was given the list: URLs of others are sent to them.
     schedule = seed_scheduler(site.frontier, site.now, priority, given=lambda: False)
 
-    def plant(seeds: Sequence[Seed]) -> int:
+    def plant(seeds: Sequence[url_lists.Seed]) -> int:
         listed.counts.sent += sum(site.is_foreign(seed.url) for seed in seeds)
         return schedule(seeds)
 
-    listed = SeedList(site.store, plant, SeedLines("URLs", normal=site.normal), f"add {action.id}")
+    lines = url_lists.SeedLines("URLs", normal=site.normal)
+    listed = SeedList(site.store, plant, lines, f"add {action.id}")
     for _ in _read_list(site, action, listed):
         listed.save()
         yield
     listed.forget()
     counts = listed.counts
-    others = f", {counts.sent} went to other agents" if counts.sent else ""
-    said = f"{counted(counts.seeds, 'URL')} taken, {counts.new:,} new{others}"
-    if counts.bad:
-        bad = counted(counts.bad, "line is no seed", "lines are no seeds")
-        said += f", {bad}: {'; '.join(counts.first_bad)}"
-    sent = {"sent": counts.sent} if counts.sent else {}
-    return said, {"urls": counts.seeds + counts.bad, "new": counts.new, **sent, **_bad_of(counts)}
+    said, sent = f"{counted(counts.seeds, 'URL')} taken, {counts.new:,} new", {}
+    if counts.sent:
+        said, sent = f"{said}, {counts.sent} went to other agents", {"sent": counts.sent}
+    also, bad = _bad_of(counts, "seed")
+    facts = {"urls": counts.seeds + counts.bad, "new": counts.new, **sent, **bad}
+    return f"{said}, {also}" if also else said, facts
 
 
-def _bad_of(counts: SeedCounts) -> dict[str, Any]:
-    return {"no_web_addresses": counts.bad, "first_bad": counts.first_bad}
+def _bad_of(counts: SeedCounts, what: str) -> Result:
+    bad = counted(counts.bad, f"line is no {what}", f"lines are no {what}s")
+    facts = {"no_web_addresses": counts.bad, "first_bad": counts.first_bad}
+    return f"{bad}: {'; '.join(counts.first_bad)}" if counts.bad else "", facts
 
 
 def refetch(site: JobTarget, action: Action) -> Work:
     """Make URLs that are done or failed pending: those of a pattern, or those that came with it."""
     action.expect("pattern", "first")
-    renewal, bad, also = Renewal(site, action), {}, ""
+    renewal, also = Renewal(site, action), ""
+    bad: dict[str, Any] = {}
     if "pattern" in action.arguments:
-        subject, wanted = parse_pattern(action.get("pattern", str), site.normal)
+        subject, wanted = url_selection.parse_pattern(action.get("pattern", str), site.normal)
         # Archived URLs get their rows back first.
         walk = renewal.walk(subject, lambda url, _: wanted(url), archived=True)
         yield from while_locked(site.store.archive, walk)
         if site.store.sieve is not None:
-            also = f"; {_ONLY_FINGERPRINTS}"
+            also = _ONLY_FINGERPRINTS
     else:
         counts = yield from renewal.renew_listed(action)
         if counts.bad:
-            bad = _bad_of(counts)
-            lines = counted(counts.bad, "line is no URL", "lines are no URLs")
-            also = f"; {lines}: {'; '.join(counts.first_bad)}"
+            also, bad = _bad_of(counts, "URL")
     said, facts = renewal.result("", "fetched again")
-    return said + also, facts | bad
+    return f"{said}; {also}" if also else said, facts | bad
 
 
 def retry(site: JobTarget, action: Action) -> Work:
     """Make URLs that failed for one reason pending; *trap* also opens traps of their hosts."""
     action.expect("reason", "subject")
-    cause = parse_reason(action.get("reason", str))
+    cause = url_selection.parse_reason(action.get("reason", str))
     subject, within = None, None
     if "subject" in action.arguments:
-        subject, within = parse_pattern(action.get("subject", str), site.normal)
+        subject, within = url_selection.parse_pattern(action.get("subject", str), site.normal)
     renewal = Renewal(site, action)
 
     def wanted(url: str, state: UrlState) -> bool:
@@ -145,25 +131,25 @@ def _read_list(site: JobTarget, action: Action, listed: SeedList) -> Iterator[No
     """Take the lines that came with *action*, in portions, from where *listed* was."""
     listed.resume([0, 0])
     try:
-        with ListFile(ActionFolder(site.folder).open_urls(action.id)) as file:
+        with url_lists.ListFile(ActionFolder(site.folder).open_urls(action.id)) as file:
             file.skip(listed.at)
             for block, _ in file.blocks():
                 listed.feed(block)
                 yield from _read_lines(site, listed)
-    except READ_ERRORS as error:
-        why = describe_read_error(error)
+    except url_lists.READ_ERRORS as error:
+        why = url_lists.describe_read_error(error)
         raise ActionError(f"the URLs that belong to it cannot be read: {why}") from None
     listed.end_of_text()
     yield from _read_lines(site, listed)
 
 
 def _read_lines(site: JobTarget, listed: SeedList) -> Iterator[None]:
+    until = site.now() + _SCHEDULING
     while listed.more:
-        until = site.now() + _SCHEDULING
         listed.schedule_lines()
-        while listed.more and site.now() < until:
-            listed.schedule_lines()
-        yield
+        if not listed.more or site.now() >= until:
+            yield
+            until = site.now() + _SCHEDULING
 
 
 class Renewal:
@@ -180,9 +166,9 @@ class Renewal:
         normal = site.normal  # of a job at rest it is made anew each time
         ahead: dict[str, set[bytes]] = {}
 
-        def plant(seeds: Sequence[Seed]) -> int:
+        def plant(seeds: Sequence[url_lists.Seed]) -> int:
             for seed in seeds:
-                known = find_seed(site.store, seed, normal)
+                known = url_selection.find_seed(site.store, seed, normal)
                 if known is None:
                     progress.count("unknown")
                 elif not self._renew(*known) and self._first:
@@ -190,7 +176,7 @@ class Renewal:
             return 0
 
         # By the plain form: the crawl's own would not find a URL in its server's spelling.
-        listed = SeedList(site.store, plant, SeedLines("URLs"), f"refetch {action.id}")
+        listed = SeedList(site.store, plant, url_lists.SeedLines("URLs"), f"refetch {action.id}")
         for _ in _read_list(site, action, listed):
             if sum(map(len, ahead.values())) >= _AHEAD:
                 yield from self._move_listed(ahead)
@@ -216,9 +202,10 @@ class Renewal:
         *begin* is called with each host; *archived*: archived URLs, too, which get rows again.
         """
         site, progress = self._site, self.progress
-        hosts = self._failed_hosts()
-        if subject is not None:
-            hosts = hosts_matching(site.rework, subject, progress)
+        if subject is None:
+            hosts = url_selection.walk_hosts(site.rework, progress, lambda name, row: row.failed)
+        else:
+            hosts = url_selection.hosts_matching(site.rework, subject, progress)
         for host in hosts:
             if host is None:
                 progress.save()
@@ -239,15 +226,6 @@ class Renewal:
             if self._first:
                 yield from self._move_to_front(host, lambda each: wanted(each.url, _PENDING))
             progress.url = b""
-
-    def _failed_hosts(self) -> Iterator[str | None]:
-        """Hosts with URLs that failed; None: a portion ends."""
-        while rows := self._site.rework.hosts(self.progress.host, _HOSTS):
-            for name, record in rows:
-                if record.failed:
-                    yield name
-                self.progress.host = name
-            yield None
 
     def _renew(self, entry: Entry, state: UrlState) -> bool:
         """Make *entry* pending; False if it is so already."""
@@ -288,18 +266,9 @@ class Renewal:
         )
         urls = counted(counts["urls"], f"URL{which} is", f"URLs{which} are")
         said = f"{urls} {what}{f' ({others})' if others else ''}"
-        return f"{said}; {SPIDERS_OWN}" if "requests_of_the_spider" in counts else said, counts
-
-
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sources", metavar="URL|FILE", nargs="+")
-    parser.add_argument(
-        "--first", action="store_true", help="before everything else of their hosts"
-    )
-    parser.add_argument(
-        "--tag", metavar="NAME", type=_tag,
-        help="where the seeds come from, unless their lines say it",
-    )  # fmt: skip
+        if "requests_of_the_spider" in counts:
+            said += f"; {url_selection.SPIDERS_OWN}"
+        return said, counts
 
 
 def _tag(text: str) -> str:
@@ -313,30 +282,21 @@ def _plan_add(call: Invocation) -> Question:
     sources = [
         f"{source} #tag={options.tag}" if options.tag else source for source in options.sources
     ]
-    lines = read_lines(sources, str(call.settings["USER_AGENT"]))
+    lines = url_lists.read_lines(sources, str(call.settings["USER_AGENT"]))
     return Question({"first": options.first}, lines, words=("--dry-run",), by_owner=True)
-
-
-def _refetch_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="FILE|PATTERN")
-    parser.add_argument(
-        "--first", action="store_true",
-        help="before everything else of their hosts, those that are pending too",
-    )  # fmt: skip
 
 
 def _plan_refetch(call: Invocation) -> Question:
     options = call.options
     arguments: dict[str, object] = {"first": options.first}
-    words = ("--dry-run", *(("--first",) if options.first else ()))
-    if "://" not in options.source and os.path.isfile(options.source):
-        lines = read_lines([options.source], "")
-        return Question(arguments, lines, words=words)
-    if "://" not in options.source and is_file_name(options.source):
-        raise ActionError(f"{options.source!r} is no URL, and there is no such file")
-    pattern = without_port(options.source)
-    parse_pattern(pattern)
-    return Question({**arguments, "pattern": pattern}, words=(*words, "--", options.source))
+    words, source = ("--dry-run", *(("--first",) if options.first else ())), options.source
+    if "://" not in source and os.path.isfile(source):
+        return Question(arguments, url_lists.read_lines([source], ""), words=words)
+    if "://" not in source and url_lists.is_file_name(source):
+        raise ActionError(f"{source!r} is no URL, and there is no such file")
+    pattern = without_port(source)
+    url_selection.parse_pattern(pattern)
+    return Question({**arguments, "pattern": pattern}, words=(*words, "--", source))
 
 
 def _count_refetch(call: Invocation, question: Question) -> Iterator[Row]:
@@ -345,27 +305,15 @@ def _count_refetch(call: Invocation, question: Question) -> Iterator[Row]:
         yield url_selection.count_listed(call, question.lines, pending_too=first)
         return
     pattern = str(question.arguments["pattern"])
-    subject, wanted = parse_pattern(pattern, url_selection.normal_of(call))
+    subject, wanted = url_selection.parse_pattern(pattern, url_selection.normal_of(call))
     yield url_selection.count_urls(call, subject, lambda url, _: wanted(url), pending_too=first)
-
-
-def _retry_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "subject", metavar="PATTERN", nargs="?", type=without_port,
-        help="of these hosts or URLs only",
-    )  # fmt: skip
-    parser.add_argument(
-        "--reason", required=True, metavar="REASON",
-        type=argument_type(lambda text: parse_reason(text).value),
-        help="why they failed: a reason of the outcome table, such as timeout",
-    )  # fmt: skip
 
 
 def _plan_retry(call: Invocation) -> Question:
     options = call.options
     arguments = {"reason": options.reason}
     if options.subject is not None:
-        parse_pattern(options.subject)
+        url_selection.parse_pattern(options.subject)
         arguments["subject"] = options.subject
     return Question(arguments)
 
@@ -374,7 +322,8 @@ def _count_retry(call: Invocation, question: Question) -> Iterator[Row]:
     options, reason = call.options, Event(call.options.reason)
     subject, within = None, None
     if options.subject is not None:
-        subject, within = parse_pattern(options.subject, url_selection.normal_of(call))
+        normal = url_selection.normal_of(call)
+        subject, within = url_selection.parse_pattern(options.subject, normal)
     yield url_selection.count_urls(
         call, subject,
         lambda url, state: state.event is reason and (within is None or within(url)),
@@ -389,7 +338,15 @@ _PATTERNS = (
 VERBS = (
     JobVerb(
         "add", "URLs, host names, or files of them, for the running or the next crawl",
-        add_options=_add_options, arguments="URL|FILE...", plan=_plan_add,
+        options=(
+            option("sources", metavar="URL|FILE", nargs="+"),
+            option("--first", action="store_true", help="before everything else of their hosts"),
+            option(
+                "--tag", metavar="NAME", type=_tag,
+                help="where the seeds come from, unless their lines say it",
+            ),
+        ),
+        arguments="URL|FILE...", plan=_plan_add,
         look=lambda call, question: [url_selection.count_seeds(call, question.lines or ())],
         apply=add,
         reads_only=lambda options, listed: options.sources == [listed],
@@ -400,14 +357,19 @@ VERBS = (
             "that are no seeds are left out and counted: `report bad-seeds` has them."
         ),
         examples=(
-            "add https://example.com/ seeds.txt -j crawls/news",
-            "add breaking.txt --first -j crawls/news",
-            "add seeds.txt --dry-run -j crawls/news",
+            "add https://example.com/ seeds.txt --first -j crawls/news",
             "add hosts.txt.zst @https://example.org/more.txt.gz --tag spring -j crawls/news",
         ),
     ),
     JobVerb(
-        "refetch", "fetch URLs again that were fetched or failed", add_options=_refetch_options,
+        "refetch", "fetch URLs again that were fetched or failed",
+        options=(
+            option("source", metavar="FILE|PATTERN"),
+            option(
+                "--first", action="store_true",
+                help="before everything else of their hosts, those that are pending too",
+            ),
+        ),
         arguments="FILE|PATTERN", plan=_plan_refetch, look=_count_refetch, apply=refetch,
         about=f"FILE has a URL a line.\n{_PATTERNS}",
         reads_only=lambda options, listed: (
@@ -416,17 +378,26 @@ VERBS = (
         examples=(
             "refetch changed.txt --first -j crawls/news",
             "refetch 'https://example.com/news/*' --dry-run -j crawls/news",
-            "refetch .example.com -j crawls/news",
         ),
     ),
     JobVerb(
-        "retry", "try URLs again that failed for one reason", add_options=_retry_options,
+        "retry", "try URLs again that failed for one reason",
+        options=(
+            option(
+                "subject", metavar="PATTERN", nargs="?", type=without_port,
+                help="of these hosts or URLs only",
+            ),
+            option(
+                "--reason", required=True, metavar="REASON",
+                type=argument_type(lambda text: url_selection.parse_reason(text).value),
+                help="why they failed: a reason of the outcome table, such as timeout",
+            ),
+        ),
         arguments="--reason REASON", plan=_plan_retry, look=_count_retry, apply=retry,
         about=f"{_PATTERNS}\nWith the reason trap, what is closed on these hosts is open again.",
         examples=(
             "retry --reason timeout -j crawls/news",
             "retry example.com --reason robots --why 'they changed it' -j crawls/news",
-            "retry shop.example --reason trap -j crawls/news",
         ),
     ),
 )  # fmt: skip

@@ -8,29 +8,25 @@ import sys
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Final
 
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.fetch.fetch_log import (
-    FIELDS,
-    LOG_FOLDER,
-    FetchFilter,
-    FetchLogReader,
-    parsed_lines,
-)
+from scrapy_spider_suite.fetch import fetch_log
 from scrapy_spider_suite.operate.actions import AuditLog
 from scrapy_spider_suite.operate.verb import (
+    LIMIT,
     Found,
     Invocation,
     JobVerb,
     Question,
     Row,
-    add_limit,
     argument_type,
     as_number,
     display_text,
+    option,
     without_port,
 )
 from scrapy_spider_suite.runtime.text import printable
@@ -73,12 +69,8 @@ def manifest(folder: Path, job: JobFile, counts: Mapping[str, int]) -> dict[str,
 
 def moment(text: str) -> float:
     """The type of ``--since``: seconds since the epoch. Raises `argparse.ArgumentTypeError`."""
-    try:
-        ago = duration().parse(text)
-        if isinstance(ago, float):
-            return time.time() - ago
-    except ValueError:
-        pass
+    with suppress(ValueError):
+        return time.time() - float(duration().parse(text))
     try:
         when = datetime.fromisoformat(text)
     except ValueError:
@@ -89,26 +81,15 @@ def moment(text: str) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-def _log_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "target", metavar="HOST|URL",
-        type=argument_type(lambda text: FetchFilter.parse(without_port(text))),
-    )  # fmt: skip
-    parser.add_argument(
-        "--since", type=moment, default=0.0, metavar="TIME",
-        help="only fetches that ended since: 2h, 7d (ago), or a date, UTC",
-    )  # fmt: skip
-
-
 def _read_log(call: Invocation, question: Question) -> Iterator[str]:
     job = call.folder()
     file = JobFile.read(job)
     chosen = True if file is None else file.settings.get("fetch_log", True)
-    places = [job / LOG_FOLDER, *([Path(chosen)] if isinstance(chosen, str) else [])]
+    places = [job / fetch_log.LOG_FOLDER, *([Path(chosen)] if isinstance(chosen, str) else [])]
     if not any(place.is_dir() for place in places):
         raise JobError(f"{job.parent} has no fetch log (SUITE_FETCH_LOG = {chosen!r})")
     for place in filter(Path.is_dir, places):
-        reader = FetchLogReader(place)
+        reader = fetch_log.FetchLogReader(place)
         for line in reader.lines(call.options.target, call.options.since):
             yield line.decode("ascii", "replace").rstrip("\n")
         for path in reader.damaged:
@@ -126,16 +107,11 @@ def _show_log(call: Invocation, found: Found) -> int:
         if not call.json:
             print(line if found.one_job else printable(line))
             continue
-        for row in parsed_lines(iter([line.encode("ascii", "replace") + b"\n"])):
+        for row in fetch_log.parsed_lines(iter([line.encode("ascii", "replace") + b"\n"])):
             print(json.dumps({"agent": name, **row} if name else row))
     if not count:
         print("scrapy frontier: no such fetch is in the fetch log", file=sys.stderr)
     return 0 if count else 1
-
-
-def _audit_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("verb", metavar="VERB", nargs="?", help="only this verb's")
-    add_limit(parser)
 
 
 def _read_audit(call: Invocation, question: Question) -> Iterable[Row]:
@@ -209,16 +185,25 @@ def _manifest_seeds(row: Row) -> str:
 
 VERBS = (
     JobVerb(
-        "log", "what was fetched of a host or a URL, and when", add_options=_log_options,
+        "log", "what was fetched of a host or a URL, and when",
+        options=(
+            option(
+                "target", metavar="HOST|URL",
+                type=argument_type(lambda text: fetch_log.FetchFilter.parse(without_port(text))),
+            ),
+            option(
+                "--since", type=moment, default=0.0, metavar="TIME",
+                help="only fetches that ended since: 2h, 7d (ago), or a date, UTC",
+            ),
+        ),
         arguments="HOST|URL", look=_read_log, show=_show_log, of_one_host=True,
         about=(
             "Prints lines of the fetch log, the oldest first: robots.txt, media, redirects and\n"
             "failed fetches too; those of a running crawl a second later. The target is a host, a\n"
             ".domain, an address or a URL. docs/evidence.md explains the fields:\n\n"
-            f"  {' '.join(FIELDS)}"
+            f"  {' '.join(fetch_log.FIELDS)}"
         ),
         examples=(
-            "log example.com -j crawls/news",
             "log .example.com --since 7d -j crawls/news --json",
             "log https://example.com/page --since 2026-11-21 -j crawls/news",
         ),
@@ -226,7 +211,8 @@ VERBS = (
     ),
     JobVerb(
         "audit", "what was asked of the job, by whom and why, and what came of it",
-        add_options=_audit_options, arguments="[VERB]", look=_read_audit, show=_show_audit,
+        options=(option("verb", metavar="VERB", nargs="?", help="only this verb's"), LIMIT),
+        arguments="[VERB]", look=_read_audit, show=_show_audit,
         about="The last ones; --json has all of each, receipts too.",
         examples=("audit -j crawls/news --limit 50", "audit drop --json -j crawls/news"),
     ),

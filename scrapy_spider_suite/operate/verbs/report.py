@@ -1,14 +1,11 @@
-"""``scrapy frontier report``: the job as tables, under the names that Heritrix gives them.
-
-Rows come from the store, never from the fetch log.
-"""
+"""``report``: the job as tables, also by Heritrix's names; all from the store, not the logs."""
 
 from __future__ import annotations
 
-import argparse
 import csv
 import heapq
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict
 from itertools import islice
@@ -17,7 +14,15 @@ from typing import Final, NamedTuple
 from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
 from scrapy_spider_suite.analysis.link_stats import LinkStats, degree_counts
 from scrapy_spider_suite.crawl.seeds import bad_seed_lines
-from scrapy_spider_suite.operate.verb import Found, Invocation, JobVerb, Question, Row, row_limit
+from scrapy_spider_suite.operate.verb import (
+    ROWS,
+    Found,
+    Invocation,
+    JobVerb,
+    Question,
+    Row,
+    option,
+)
 from scrapy_spider_suite.store.counters import FetchTotals, Table
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -52,15 +57,13 @@ def _hosts(reader: StoreReader) -> Iterator[Row]:
 
 def _domains(reader: StoreReader) -> Iterator[Row]:
     """Hosts added up by registered domain, those with the most URLs done first."""
-    totals: dict[str, list[int]] = {}
+    totals: dict[str, Counter[str]] = {}
     for name, record in reader.hosts():
-        row = totals.setdefault(registered_domain(name), [0, 0, 0, 0, 0])
-        for at, number in enumerate(
-            (1, record.done, record.failed, record.pending, record.attempts)
-        ):
-            row[at] += number
-    for domain, row in sorted(totals.items(), key=lambda item: (-item[1][1], item[0])):
-        yield dict(zip(_DOMAIN_COLUMNS, (domain, *row), strict=True))
+        total = totals.setdefault(registered_domain(name), Counter())
+        total["hosts"] += 1
+        total.update({each: getattr(record, each) for each in _DOMAIN_COLUMNS[2:]})
+    for domain, total in sorted(totals.items(), key=lambda item: (-item[1]["done"], item[0])):
+        yield {"domain": domain, **total}
 
 
 def _link_stats(reader: StoreReader) -> LinkStats:
@@ -225,18 +228,6 @@ _OTHER_NAMES = {"responsecode": "statuses", "mimetype": "types", "crawl-summary"
 NAMES = ("crawl", *REPORTS, *_OTHER_NAMES)
 
 
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "name", metavar="NAME", type=lambda name: _OTHER_NAMES.get(name, name),
-        choices=("crawl", *REPORTS), help=", ".join(NAMES),
-    )  # fmt: skip
-    parser.add_argument("--csv", action="store_true", help="print CSV with a line of names")
-    parser.add_argument(
-        "--limit", type=row_limit, default=0, metavar="N",
-        help="only so many rows, the greatest where they are counts (0: all)",
-    )  # fmt: skip
-
-
 def _plan(call: Invocation) -> Question:
     name, limit = call.options.name, call.options.limit
     # Agents send all rows that are added up: the sum is cut.
@@ -261,33 +252,40 @@ def _show(call: Invocation, found: Found) -> int:
     options = call.options
     rows: Iterable[Row] = (row for each in found.by_agent.values() for row in each)
     if options.name == "crawl":
-        all_rows = list(rows)
-        facts = all_rows[0] if found.one_job else {"agents": len(all_rows), **_added(all_rows)}
-        if options.csv:
-            _print_csv([facts], tuple(facts))
-        else:
+        rows = list(rows)
+        facts = rows[0] if found.one_job else {"agents": len(rows), **_added(rows)}
+        rows, columns = [facts], tuple(facts)
+        if not options.csv:
             call.facts(facts)
-        return 0
-    report = REPORTS[options.name]
-    if not found.one_job:
-        rows = _rows_of_agents(report, list(rows), options.limit)
-    if options.csv and not call.json:
-        _print_csv(rows, report.columns)
+            return 0
     else:
-        call.table(rows, report.columns)
+        columns = REPORTS[options.name].columns
+        if not found.one_job:
+            rows = _rows_of_agents(REPORTS[options.name], list(rows), options.limit)
+    if options.csv and not call.json:
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(columns)
+        writer.writerows([row.get(column) for column in columns] for row in rows)
+    else:
+        call.table(rows, columns)
     return 0
-
-
-def _print_csv(rows: Iterable[Row], columns: tuple[str, ...]) -> None:
-    writer = csv.writer(sys.stdout, lineterminator="\n")
-    writer.writerow(columns)
-    writer.writerows([row.get(column) for column in columns] for row in rows)
 
 
 VERBS = (
     JobVerb(
         "report", "the job as a table: crawl, seeds, hosts, statuses, types, domains, links",
-        add_options=_options, arguments="NAME", plan=_plan, look=_look, show=_show,
+        options=(
+            option(
+                "name", metavar="NAME", type=lambda name: _OTHER_NAMES.get(name, name),
+                choices=("crawl", *REPORTS), help=", ".join(NAMES),
+            ),
+            option("--csv", action="store_true", help="print CSV with a line of names"),
+            option(
+                "--limit", type=ROWS, default=0, metavar="N",
+                help="only so many rows, the greatest where they are counts (0: all)",
+            ),
+        ),
+        arguments="NAME", plan=_plan, look=_look, show=_show,
         about=(
             "Heritrix's names work too: responsecode is statuses, mimetype is types, and\n"
             "crawl-summary is crawl. Reports are over all runs of the job. statuses, types and\n"
@@ -297,9 +295,7 @@ VERBS = (
         ),
         examples=(
             "report crawl -j crawls/news",
-            "report statuses -j crawls/news",
             "report hosts --limit 100 -j crawls/news --csv",
-            "report seeds -j crawls/news --json",
         ),
     ),
 )  # fmt: skip

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import argparse
 import textwrap
 from collections.abc import Iterator
 from pathlib import Path
 
-from scrapy_spider_suite.operate.verb import Found, Invocation, JobVerb, Question, Row
+from scrapy_spider_suite.operate.verb import Found, Invocation, JobVerb, Question, Row, option
 from scrapy_spider_suite.settings.declarations import setting_name, shown_value
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.table import FRONT_PAGE
@@ -17,14 +16,6 @@ from scrapy_spider_suite.store.job_status import read_status
 _WIDTH = 100
 _VALUE = 16  # columns of a value where a setting has one line; a longer one is cut
 _FRONT = "The ten to know first, beside Scrapy's JOBDIR and USER_AGENT"
-
-
-def _options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("words", metavar="WORD", nargs="*", help="a group, or part of a name")
-    parser.add_argument(
-        "--changed", action="store_true",
-        help="only settings that differ from their default, or from the job's",
-    )  # fmt: skip
 
 
 def _look(call: Invocation, question: Question) -> list[Row]:
@@ -58,15 +49,14 @@ def _show(call: Invocation, found: Found) -> int:
     for line in _whole(rows) if whole else _listed(rows):
         print(line)
     status = read_status(call.folder()) if call.jobdir and not whole else None
-    if status is not None and status.get("path"):
+    if status and status.get("path"):
         print(f"Rows of the frontier take this way: {status['path']}.")
     return 0
 
 
 def _matches(row: Row, word: str) -> bool:
-    if word in row["group"].lower():
-        return True
-    return word.removeprefix("suite_") in row["name"].removeprefix("SUITE_").lower()
+    name = row["name"].removeprefix("SUITE_").lower()
+    return word in row["group"].lower() or word.removeprefix("suite_") in name
 
 
 def _listed(rows: list[Row]) -> Iterator[str]:
@@ -117,7 +107,14 @@ def _short(text: str, width: int) -> str:
 VERBS = (
     JobVerb(
         "settings", "the settings of the suite, and those that the job was last run with",
-        add_options=_options, arguments="[WORD ...]", look=_look, show=_show,
+        options=(
+            option("words", metavar="WORD", nargs="*", help="a group, or part of a name"),
+            option(
+                "--changed", action="store_true",
+                help="only settings that differ from their default, or from the job's",
+            ),
+        ),
+        arguments="[WORD ...]", look=_look, show=_show,
         not_remote="run it in the project, or with -j DIR on the machine of an agent",
         about="Each WORD is a group of settings or a part of a name: all have to match.",
         examples=("settings -j crawls/news", "settings delay", "settings --changed"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import heapq
 import json
 import sys
@@ -15,30 +14,20 @@ from typing import Any
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.fetch.resolver import server_names
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
-from scrapy_spider_suite.operate.job_target import (
-    BLOCKS,
-    pause_reasons,
-    paused_by,
-    policy_with_blocks,
-)
-from scrapy_spider_suite.operate.judge import (
-    wait_counts,
-    wait_rows,
-    wait_summary,
-    waits_in_status,
-)
+from scrapy_spider_suite.operate import job_target, judge
 from scrapy_spider_suite.operate.verb import (
+    LIMIT,
+    SECONDS,
     Found,
     Invocation,
     JobVerb,
     Question,
     Row,
-    add_limit,
     add_up,
     as_number,
     display_text,
     host_argument,
-    seconds,
+    option,
 )
 from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.store.host_queues import NEVER, RESIDENT
@@ -59,13 +48,6 @@ _SUMS = (
     "in_trie", "in_sieve", "to_revisit", "unextracted",
 )  # fmt: skip
 """The values that can be added up."""
-
-
-def _status_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "--alive", type=seconds, metavar="S",
-        help="print nothing; exit code 1 unless a crawl used the job in the last S seconds",
-    )  # fmt: skip
 
 
 def _read_status(call: Invocation, question: Question) -> Iterator[Row]:
@@ -118,18 +100,18 @@ def _show_agents(call: Invocation, found: Found) -> None:
     added = add_up({name: row[name] for name in _SUMS if name in row} for row in rows)
     outcomes = add_up(row.get("outcomes", {}) for row in rows)
     now = time.time()
-    waits = wait_counts((wait for row in rows for wait in row.get("waits", ())), now)
+    waits = judge.wait_counts((wait for row in rows for wait in row.get("waits", ())), now)
     rows.append({"agent": None, "running": all(row.get("running") for row in rows), **added,
-                 "outcomes": outcomes, "waits": wait_rows(waits, now)})  # fmt: skip
+                 "outcomes": outcomes, "waits": judge.wait_rows(waits, now)})  # fmt: skip
     call.table(rows, ("agent", "running", *(name for name in _SUMS if name in added), "paused"))
     if not call.json:
-        print(wait_summary(waits, now))
+        print(judge.wait_summary(waits, now))
         _print_outcomes(outcomes)
 
 
 def pauses(reader: StoreReader, status: Mapping[str, Any]) -> list[str]:
     known = () if status.get("ended") else status.get("pauses", ())
-    return pause_reasons(reader.store.kv("control"), known)
+    return job_target.pause_reasons(reader.store.kv("control"), known)
 
 
 def silent_servers(state: CrawlState, status: Mapping[str, Any]) -> Row:
@@ -146,7 +128,7 @@ def crawl_in_words(
     return {
         "running": _state_in_words(state, status),
         "paused": f"by {', '.join(pauses)}" if pauses else "",
-        "waiting": wait_summary(waits_in_status(status), now),
+        "waiting": judge.wait_summary(judge.waits_in_status(status), now),
         "name_servers": "" if servers is None else
         f"none answers ({server_names(servers)}; SUITE_DNS_SERVERS chooses them)",
     }  # fmt: skip
@@ -173,7 +155,7 @@ def _status_row(
     counters = reader.counters()
     row: Row = {
         "running": state.running, "state": state.value, "pauses": pauses(reader, status),
-        "waits": wait_rows(waits_in_status(status), now),
+        "waits": judge.wait_rows(judge.waits_in_status(status), now),
         "pending": counters.pending, "done": counters.done,
         "failed": counters.failed, "retried": counters.retried, "filtered": counters.filtered,
         "dead_hosts": counters.dead_hosts, "seconds": round(counters.seconds),
@@ -209,8 +191,8 @@ def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> I
     """The rows of *hosts*, for ``hosts`` and ``why``."""
     now = time.time()
     running = reader.crawl_state(now).running
-    policy = policy_with_blocks(reader.store.kv(BLOCKS), now)
-    paused = paused_by(reader.store.kv("control"))
+    policy = job_target.policy_with_blocks(reader.store.kv(job_target.BLOCKS), now)
+    paused = job_target.paused_by(reader.store.kv("control"))
     for name, record in hosts:
         exclusion = policy.exclusion_of_visit(name, "", now)
         waits = record.pending and not record.dead
@@ -226,14 +208,6 @@ def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> I
             "host": name, "pending": record.pending, "done": record.done, "failed": record.failed,
             "next_visit": next_visit, "why": why,
         }  # fmt: skip
-
-
-def _hosts_options(parser: argparse.ArgumentParser) -> None:
-    add_limit(parser)
-    parser.add_argument(
-        "--sort", choices=("pending", "failed"), default="pending",
-        help="the column whose greatest numbers come first (pending)",
-    )  # fmt: skip
 
 
 def _read_hosts(call: Invocation, question: Question) -> Iterator[Row]:
@@ -253,32 +227,22 @@ def _show_hosts(call: Invocation, found: Found) -> int:
     return 0
 
 
-def _urls_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("host", metavar="HOST", type=host_argument)
-    parser.add_argument(
-        "--state", choices=["pending", "done", "failed"], help="only those in this state"
-    )
-    add_limit(parser)
-
-
-def _urls_rows(reader: StoreReader, host: str, state: str | None) -> Iterator[Row]:
-    for url in reader.urls(host):
-        known = url.state
-        if state in (None, known.state.value):
-            yield {
-                "state": known.state.value, "reason": known.event.value if known.event else "",
-                "status": known.status or None, "attempts": known.attempts,
-                "tag": url.tag or None, "url": url.url,
-            }  # fmt: skip
-
-
 def _read_urls(call: Invocation, question: Question) -> Iterator[Row]:
     options = call.options
     with StoreReader(call.folder()) as reader:
         if reader.host(options.host) is None:
             raise JobError(f"the job has never met the host {options.host!r}")
-        limit = options.limit or sys.maxsize
-        yield from islice(_urls_rows(reader, options.host, options.state), limit)
+        found = (
+            row for row in reader.urls(options.host)
+            if options.state in (None, row.state.state.value)
+        )  # fmt: skip
+        for row in islice(found, options.limit or sys.maxsize):
+            known = row.state
+            yield {
+                "state": known.state.value, "reason": known.event.value if known.event else "",
+                "status": known.status or None, "attempts": known.attempts,
+                "tag": row.tag or None, "url": row.url,
+            }  # fmt: skip
 
 
 def _show_urls(call: Invocation, found: Found) -> int:
@@ -290,17 +254,35 @@ def _show_urls(call: Invocation, found: Found) -> int:
 VERBS = (
     JobVerb(
         "status", "whether the crawl runs, why it waits, and the job in figures",
-        add_options=_status_options, look=_read_status, show=_show_status,
+        options=(option(
+            "--alive", type=SECONDS, metavar="S",
+            help="print nothing; exit code 1 unless a crawl used the job in the last S seconds",
+        ),),
+        look=_read_status, show=_show_status,
         examples=("status -j crawls/news", "status --alive 1800 -j crawls/news"),
         exits={1: "with --alive: no crawl uses the job, or it stands still"},
     ),
     JobVerb(
         "hosts", "hosts, those with the longest queues first: length, next visit, why it waits",
-        add_options=_hosts_options, look=_read_hosts, show=_show_hosts,
+        options=(
+            LIMIT,
+            option(
+                "--sort", choices=("pending", "failed"), default="pending",
+                help="the column whose greatest numbers come first (pending)",
+            ),
+        ),
+        look=_read_hosts, show=_show_hosts,
         examples=("hosts -j crawls/news --limit 50", "hosts -j crawls/news --sort failed"),
     ),
     JobVerb(
-        "urls", "the URLs of a host, their states and reasons", add_options=_urls_options,
+        "urls", "the URLs of a host, their states and reasons",
+        options=(
+            option("host", metavar="HOST", type=host_argument),
+            option(
+                "--state", choices=["pending", "done", "failed"], help="only those in this state"
+            ),
+            LIMIT,
+        ),
         arguments="HOST", look=_read_urls, show=_show_urls, of_one_host=True,
         examples=("urls example.com --state failed -j crawls/news --json",),
     ),

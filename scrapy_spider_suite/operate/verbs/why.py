@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import argparse
 import math
 import sys
 import time
+from collections import deque
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from itertools import islice
 
@@ -16,28 +16,12 @@ from scrapy.exceptions import UsageError
 from scrapy.utils.request import fingerprint
 
 from scrapy_spider_suite.errors import JobError
-from scrapy_spider_suite.fetch.fetch_log import (
-    LOG_FOLDER,
-    FetchFilter,
-    FetchLine,
-    FetchLogReader,
-    parse_line,
-)
+from scrapy_spider_suite.fetch import fetch_log
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import waits_for_rule
 from scrapy_spider_suite.frontier.robots_rules import origin_of
-from scrapy_spider_suite.operate.judge import (
-    MINING,
-    Judgement,
-    UrlJudge,
-    decisive,
-    display_duration,
-    wait_counts,
-    wait_rows,
-    wait_summary,
-    waits_in_status,
-)
+from scrapy_spider_suite.operate import judge
 from scrapy_spider_suite.operate.terms import (
     CrawlTerms,
     normalizer_for_reading,
@@ -46,6 +30,7 @@ from scrapy_spider_suite.operate.terms import (
 )
 from scrapy_spider_suite.operate.url_selection import SPIDERS_OWN
 from scrapy_spider_suite.operate.verb import (
+    COUNT,
     Found,
     Invocation,
     JobVerb,
@@ -53,7 +38,7 @@ from scrapy_spider_suite.operate.verb import (
     Row,
     display_text,
     host_argument,
-    value_argument,
+    option,
 )
 from scrapy_spider_suite.operate.verbs.status import (
     crawl_in_words,
@@ -62,7 +47,6 @@ from scrapy_spider_suite.operate.verbs.status import (
     silent_servers,
 )
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.settings.values import integer
 from scrapy_spider_suite.store.host_queues import NEVER
 from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
 from scrapy_spider_suite.store.revisit_plans import MISSES_MAX, ROWS, RevisitPlan, plan_of
@@ -83,9 +67,7 @@ def _next_visit(terms: CrawlTerms, plan: RevisitPlan, wall: float) -> Row:
         where = terms.where("SUITE_REVISIT")
         return {"next_try": "never", "why_then": f"pages are not fetched again ({where})"}
     left = plan.due - wall
-    when = f"in {display_duration(left)}"
-    if left <= 0:
-        when = f"it is due since {display_duration(-left)}"
+    when = f"{'in' if left > 0 else 'due since'} {judge.display_duration(abs(left))}"
     row = {
         "next_try": f"{when}: {_date(plan.due)}", "why_then": _why_then(terms, plan),
         "last_visit": _date(plan.history.last), "etag": plan.validators.etag,
@@ -105,7 +87,7 @@ def _why_then(terms: CrawlTerms, plan: RevisitPlan) -> str:
     history = plan.history
     known = history.quiet or history.dated or history.changed
     by = "by what its visits found" if known else "as is assumed of a page that was visited once"
-    return f"it changes about every {display_duration(1 / plan.rate)}, {by}"
+    return f"it changes about every {judge.display_duration(1 / plan.rate)}, {by}"
 
 
 def _date(when: float) -> str:
@@ -146,58 +128,46 @@ def trace(reader: StoreReader, url: str, normal: str) -> Trace | None:
 
 
 def _find(reader: StoreReader, host: str, url: str, normal: str) -> tuple[bytes, UrlState] | None:
-    keys = [state_key(host, normal)]
-    for each in {url, normal}:
-        keys.append(host_key(host) + b"\xff" + fingerprint(Request(each)))
-    for key in keys:
-        data = reader.store.state(key)
-        if data is not None:
+    by_spider = host_key(host) + b"\xff"
+    keys = (by_spider + fingerprint(Request(each)) for each in {url, normal})
+    for key in (state_key(host, normal), *keys):
+        if (data := reader.store.state(key)) is not None:
             return key, UrlState.from_bytes(data)
     # Another method, or a fingerprinter of the project's own.
-    for name, data in reader.store.states(host_key(host) + b"\xff"):
+    for name, data in reader.store.states(by_spider):
         state = UrlState.from_bytes(data)
         if state.url in (url, normal):
-            return host_key(host) + b"\xff" + name, state
+            return by_spider + name, state
     for entry in reader.pending(host):
         if entry.url in (url, normal):
             return entry.identity, UrlState(State.PENDING)
     return None
 
 
-def _last_fetch(reader: StoreReader, target: str, since: float) -> FetchLine | None:
+def _last_fetch(reader: StoreReader, target: str, since: float) -> fetch_log.FetchLine | None:
     """The last line about *target* in the job's fetch log, since a time of the wall clock."""
-    folder, last = reader.folder / LOG_FOLDER, None
-    if folder.is_dir():
-        for line in FetchLogReader(folder).lines(FetchFilter.parse(target), since):
-            last = line
-    try:
-        return None if last is None else parse_line(last)
-    except ValueError:
+    folder = reader.folder / fetch_log.LOG_FOLDER
+    if not folder.is_dir():
         return None
+    lines = fetch_log.FetchLogReader(folder).lines(fetch_log.FetchFilter.parse(target), since)
+    last = deque(lines, maxlen=1)
+    with suppress(ValueError, IndexError):
+        return fetch_log.parse_line(last[0])
+    return None
 
 
-def _came_from(known: Trace, fetch: FetchLine | None) -> str:
+def _came_from(known: Trace, fetch: fetch_log.FetchLine | None) -> str:
     """The page with the link, or another source in words; "" if it is not known."""
-    page = known.state.via
-    if known.entry is not None:
-        page = known.entry.referrer
-        if not page and known.entry.flags & Flag.START:
+    page, entry = (fetch.via if fetch else "") or known.state.via, known.entry
+    if entry is not None:
+        page = entry.referrer
+        if not page and entry.flags & Flag.START:
             return "start()"
-        if page and known.entry.flags & Flag.SPECULATIVE:
+        if page and entry.flags & Flag.SPECULATIVE:
             return f"guessed from {page}"
-    elif fetch is not None and fetch.via:
-        page = fetch.via
     if page or known.tag is None:
         return page
     return f"a seed, tag {known.tag}" if known.tag else "a seed"
-
-
-def _why_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument(
-        "subject", metavar="HOST|URL", nargs="?",
-        type=lambda text: text if "://" in text else host_argument(text),
-        help="a host with or without port, or a URL; the whole crawl if it is left out",
-    )  # fmt: skip
 
 
 def _read_why(call: Invocation, question: Question) -> Iterator[Row]:
@@ -211,14 +181,13 @@ def _read_why(call: Invocation, question: Question) -> Iterator[Row]:
 
 def _show_why(call: Invocation, found: Found) -> int:
     # All agents judge an unknown URL alike.
-    rows = list(found.rows())
+    rows, now = list(found.rows()), time.time()
     known = [row for row in rows if row.get("state") != "unknown"] or rows[:1]
     for number, row in enumerate(known):
         if number and not call.json:
             print()
         if "waits" in row and not call.json:
-            now = time.time()
-            row["waiting"] = wait_summary(wait_counts(row.pop("waits"), now), now)
+            row["waiting"] = judge.wait_summary(judge.wait_counts(row.pop("waits"), now), now)
         call.facts(row)
     return 0
 
@@ -228,7 +197,8 @@ def _of_crawl(call: Invocation, reader: StoreReader) -> Row:
     state, status = reader.crawl_state(now), reader.status() or {}
     paused = pauses(reader, status)
     if call.json:
-        waits, silent = wait_rows(waits_in_status(status), now), silent_servers(state, status)
+        waits = judge.wait_rows(judge.waits_in_status(status), now)
+        silent = silent_servers(state, status)
         return {"running": state.running, "paused": paused, "waits": waits, **silent}
     lines = crawl_in_words(state, status, paused, now)
     return {name: words for name, words in lines.items() if words}
@@ -241,7 +211,7 @@ def _of_host(call: Invocation, reader: StoreReader, name: str) -> Row:
     fetch = _last_fetch(reader, name, time.time() - _DAY)
     address = fetch.address if fetch else ""
     terms = terms_of_job(call.settings, reader)
-    judging = UrlJudge(terms, reader, {name: address})
+    judging = judge.UrlJudge(terms, reader, {name: address})
     twins = normalizer_for_reading(terms, reader.store).twins
     seen = [twins.why(f"{scheme}://{name}/") for scheme in ("http", "https")] if twins else []
     pending = [entry.url for entry in islice(reader.pending(name), _SHOWN)]
@@ -267,7 +237,7 @@ def _of_url(call: Invocation, reader: StoreReader, url: str) -> Row:
     if plain is None or normal is None:
         because = f"{terms.where('SUITE_NORMALIZER')} drops it"
         if plain is None:
-            [finding] = UrlJudge(terms, reader).findings(url)
+            [finding] = judge.UrlJudge(terms, reader).findings(url)
             because = finding.why
         return {"url": url, "normal_form": None, "state": "unknown", "because": because}
     known = trace(reader, url, normal)
@@ -287,8 +257,7 @@ def _of_url(call: Invocation, reader: StoreReader, url: str) -> Row:
     fetch = None
     if known is not None and known.state.when:  # else the whole log would have to be read
         fetch = _last_fetch(reader, normal, known.state.when - _BEFORE)
-    addresses = {host_of(normal): fetch.address} if fetch else {}
-    judging = UrlJudge(terms, reader, addresses)
+    judging = judge.UrlJudge(terms, reader, {host_of(normal): fetch.address} if fetch else {})
     row: Row = {"url": url, "normal_form": normal, "host": host_of(normal)}
     if normalizer.twins is not None and (twins := normalizer.twins.why(plain)):
         row["twins"] = twins
@@ -297,13 +266,12 @@ def _of_url(call: Invocation, reader: StoreReader, url: str) -> Row:
     else:
         row |= _of_known(reader, terms, judging, known, fetch)
     depth = known.entry.depth if known is not None and known.entry is not None else 1
-    row["rules_now"] = [str(each) for each in judging.findings(normal, depth)]
-    return row
+    return row | {"rules_now": [str(each) for each in judging.findings(normal, depth)]}
 
 
-def _of_unknown(reader: StoreReader, judging: UrlJudge, url: str) -> Row:
+def _of_unknown(reader: StoreReader, judging: judge.UrlJudge, url: str) -> Row:
     findings = judging.findings(url)
-    decided = decisive(findings)
+    decided = judge.decisive(findings)
     unread, because = len(reader.unextracted), "the job has never come across it"
     if unread:
         pages = counted(unread, "stored page")
@@ -316,8 +284,9 @@ def _of_unknown(reader: StoreReader, judging: UrlJudge, url: str) -> Row:
 
 
 def _of_known(
-    reader: StoreReader, terms: CrawlTerms, judging: UrlJudge, known: Trace, fetch: FetchLine | None
-) -> Row:
+    reader: StoreReader, terms: CrawlTerms, judging: judge.UrlJudge, known: Trace,
+    fetch: fetch_log.FetchLine | None,
+) -> Row:  # fmt: skip
     state, event = known.state, known.state.event
     attempts = known.entry.attempts if known.entry is not None else state.attempts
     tries = f"{attempts}, and Scrapy's RetryMiddleware has its own"
@@ -355,14 +324,11 @@ def _because(terms: CrawlTerms, event: Event | None) -> str:
     if event is None:
         return "it has not been tried yet"
     if event is Event.HOST_DEAD and terms.settings.profile == "spider":
-        return (
-            "it was not sent: its host, or the host's robots.txt, had failed more often in a row "
-            "than RETRY_TIMES allows"
-        )
+        return "not sent: host or robots.txt had failed more often in a row than RETRY_TIMES allows"
     return event.outcome.meaning
 
 
-def _next_try(reader: StoreReader, judging: UrlJudge, known: Trace) -> Row:
+def _next_try(reader: StoreReader, judging: judge.UrlJudge, known: Trace) -> Row:
     now = time.time()
     host = host_of(known.url)
     record = reader.host(host) or HostRecord()
@@ -371,7 +337,7 @@ def _next_try(reader: StoreReader, judging: UrlJudge, known: Trace) -> Row:
         row: Row = {"ahead_of_it": None, "under_way": _under_way(reader, now)}
         return row | {"next_try": "at its turn there", "why_then": why}
     findings = judging.at_its_turn(known.entry)
-    waits = {each.rule: each for each in findings if each.judgement is Judgement.WAIT}
+    waits = {each.rule: each for each in findings if each.judgement is judge.Judgement.WAIT}
     robots = waits.pop("robots", None)
     waits.pop("clock", None)
     left = max(0.0, record.next_fetch - now) if record.next_fetch < NEVER else 0.0
@@ -383,9 +349,9 @@ def _next_try(reader: StoreReader, judging: UrlJudge, known: Trace) -> Row:
     late = judging.put_last(known.entry)
     if late is not None:
         row["put_last"] = str(late)
-    decided = decisive(findings)
-    if decided.judgement is Judgement.REFUSE:
-        ends = "be forgotten" if decided.rule == MINING else "fail"
+    decided = judge.decisive(findings)
+    if decided.judgement is judge.Judgement.REFUSE:
+        ends = "be forgotten" if decided.rule == judge.MINING else "fail"
         return row | {"next_try": f"it will {ends} at its turn", "why_then": str(decided)}
     if waits:
         first = next(iter(waits.values()))
@@ -396,10 +362,8 @@ def _next_try(reader: StoreReader, judging: UrlJudge, known: Trace) -> Row:
     rules = judging.robots(origin_of(known.url)) if robots else None
     if rules is not None and not (left and rules.silent):
         left, why = judging.robots_left(rules), str(robots)
-    when = "at its host's next turn"
-    if 0.0 < left < math.inf:
-        when = f"in {display_duration(left)}"
-        when = f"its host's next visit is {when}" if known.ahead else when
+    when = f"{'its host is visited next ' if known.ahead else ''}in {judge.display_duration(left)}"
+    when = when if 0.0 < left < math.inf else "at its host's next turn"
     return row | {"next_try": when, "why_then": why}
 
 
@@ -411,18 +375,10 @@ def _under_way(reader: StoreReader, now: float) -> str:
     return f"perhaps: {counted(out, 'URL is', 'URLs are')}, and only the crawl knows which"
 
 
-def _test_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("source", metavar="FILE|URL", nargs="*", help="URLs, host names, files")
-    parser.add_argument("--spider", metavar="NAME", help="by the terms of a spider of the project")
-    parser.add_argument(
-        "--depth", type=value_argument(integer(0)), default=1, metavar="N",
-        help="links from a seed (1); 0: they are seeds, for which there is no scope",
-    )  # fmt: skip
-
-
 def _test_rows(
-    depth: int, lines: Iterable[str], judging: UrlJudge, reader: StoreReader | None, normal: Normal
-) -> Iterator[Row]:
+    depth: int, lines: Iterable[str], judging: judge.UrlJudge, reader: StoreReader | None,
+    normal: Normal,
+) -> Iterator[Row]:  # fmt: skip
     seeds = SeedLines("standard input", normal=normal)
     for line in lines:
         seed = seeds.read(line.encode())
@@ -435,7 +391,7 @@ def _test_rows(
                 why = f"it is {known.state.state.value}{reason}"
                 yield _test_row(seed.url, "known", "seen", why, "the job")
                 continue
-            by = decisive(judging.findings(seed.url, depth))
+            by = judge.decisive(judging.findings(seed.url, depth))
             yield _test_row(seed.url, by.judgement.value, by.rule, by.why, by.where)
 
 
@@ -467,7 +423,7 @@ def _read_test(call: Invocation, question: Question) -> Iterator[Row]:
         else:
             terms = terms_of_spider(call.settings, options.spider)
         normal = normalizer_for_reading(terms, None if reader is None else reader.store)
-        yield from _test_rows(options.depth, lines, UrlJudge(terms, reader), reader, normal)
+        yield from _test_rows(options.depth, lines, judge.UrlJudge(terms, reader), reader, normal)
 
 
 def _show_test(call: Invocation, found: Found) -> int:
@@ -480,8 +436,12 @@ def _show_test(call: Invocation, found: Found) -> int:
 VERBS = (
     JobVerb(
         "why", "why the crawl or a host waits, what became of a URL, and what comes next",
-        add_options=_why_options, arguments="[HOST|URL]", look=_read_why, show=_show_why,
-        of_one_host=True,
+        options=(option(
+            "subject", metavar="HOST|URL", nargs="?",
+            type=lambda text: text if "://" in text else host_argument(text),
+            help="a host with or without port, or a URL; the whole crawl if it is left out",
+        ),),
+        arguments="[HOST|URL]", look=_read_why, show=_show_why, of_one_host=True,
         about=(
             "Without an argument: how many hosts wait, by reason, and when the first of each may\n"
             "be visited. Of a URL: its normal form, state, reason, attempts, the page with a link\n"
@@ -490,15 +450,21 @@ VERBS = (
             "not know is judged as if the page of a seed led there."
         ),
         examples=(
-            "why -j crawls/news",
             "why example.com -j crawls/news",
             "why https://example.com/private/page -j crawls/news",
         ),
     ),
     JobVerb(
         "test", "what would become of URLs if they were found now; nothing is fetched",
-        add_options=_test_options, arguments="[FILE|URL]...", plan=_plan_test, look=_read_test,
-        show=_show_test,
+        options=(
+            option("source", metavar="FILE|URL", nargs="*", help="URLs, host names, files"),
+            option("--spider", metavar="NAME", help="by the terms of a spider of the project"),
+            option(
+                "--depth", type=COUNT, default=1, metavar="N",
+                help="links from a seed (1); 0: they are seeds, for which there is no scope",
+            ),
+        ),
+        arguments="[FILE|URL]...", plan=_plan_test, look=_read_test, show=_show_test,
         reads_only=lambda options, listed: options.spider is None and options.source == [listed],
         about=(
             "Without a source it reads standard input. With a job the terms are those of its last\n"
@@ -506,7 +472,6 @@ VERBS = (
             "those of the project, for a crawl that has not begun."
         ),
         examples=(
-            "test seeds.txt -j crawls/news",
             "test https://example.com/a https://example.org/ --spider news",
             "test seeds.txt --depth 3 --json -j crawls/news",
         ),

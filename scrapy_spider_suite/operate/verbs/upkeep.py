@@ -1,20 +1,19 @@
-"""``snapshot``: a copy of the job, also beside a running crawl.
+"""``check`` and ``snapshot``: whether the files of a job agree, and a copy of them.
 
-The crawl links the store's tables into the action folder, in a thread. The asker copies the rest
-(`scrapy_spider_suite.store.job_directory`).
+The crawl links the tables of its store into the copy; the asker copies the rest.
 """
 
 from __future__ import annotations
 
-import argparse
+import json
 import sys
 import time
-from collections.abc import Generator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import closing
 from pathlib import Path
 from shutil import rmtree
 from threading import Thread
-from typing import Any
+from typing import Any, Final
 
 from scrapy_spider_suite.errors import ActionError, JobError, StoreWriteError
 from scrapy_spider_suite.operate.actions import Action, ActionFolder, new_id, whoami
@@ -24,14 +23,82 @@ from scrapy_spider_suite.operate.verb import (
     PORTION,
     WAITING,
     AskJob,
+    Found,
     Invocation,
     JobVerb,
+    Question,
     Work,
     display_text,
+    option,
 )
-from scrapy_spider_suite.store.job_directory import FOLDER, check_target, copy_job
+from scrapy_spider_suite.runtime.text import counted, printable
+from scrapy_spider_suite.seen.sieve import Sieve
+from scrapy_spider_suite.seen.sorted_set import SetManifest
+from scrapy_spider_suite.seen.trie_store import TrieStore
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile, check_target, copy_job
 from scrapy_spider_suite.store.job_reader import StoreReader
+from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER, SIEVE_FOLDER
 from scrapy_spider_suite.store.seen_transfer import while_locked
+
+_OF_CRAWL: Final = (f"{FOLDER}/{ARCHIVE_FOLDER}", f"{FOLDER}/{SIEVE_FOLDER}")
+_OF_DUPEFILTERS: Final = ("seen-trie", "seen-sieve")
+
+
+def _look(call: Invocation, question: Question) -> Iterator[Any]:
+    """A line for each fault; a row for each one that was mended."""
+    job, repair = Path(str(call.jobdir)), bool(call.options.repair)
+    is_job = JobFile.read(job / FOLDER) is not None
+    stores = _stores(job, _OF_DUPEFILTERS)
+    if not is_job and not stores:
+        raise JobError(f"{job} holds no job of scrapy-spider-suite")
+    for folder in [*_stores(job, _OF_CRAWL), *stores] if repair else [] if is_job else stores:
+        yield from _check_store(folder, repair=repair)
+    if is_job:
+        with StoreReader(job / FOLDER) as reader:
+            yield from reader.check()
+
+
+def _stores(job: Path, places: tuple[str, ...]) -> list[Path]:
+    return [job / place for place in places if (job / place / "lock").exists()]
+
+
+def _check_store(folder: Path, *, repair: bool) -> Iterator[Any]:
+    manifest = SetManifest.read(folder)
+    if manifest is None and any(folder.glob("waiting-*.log")):
+        return  # a sieve that was not flushed yet
+    if manifest is not None:
+        bits = manifest.words * 64
+        with closing(Sieve(folder, bits=bits, own_log=False, readonly=not repair)) as sieve:
+            for damage in sieve.check():
+                remedy = "what could be read was written anew; what was in it counts as new"
+                yield {"repaired": f"{damage}; {remedy}"} if repair else damage
+            if repair:
+                sieve.repair()
+        return
+    with TrieStore(folder, readonly=not repair) as store:
+        findings = store.check(repair=repair)
+    for each in findings:
+        text = f"{each.file}: {each.what}; {counted(each.urls, 'URL')}"
+        yield {"repaired": f"{text}. done: {each.remedy}"} if each.repaired else text
+
+
+def _show(call: Invocation, found: Found) -> int:
+    wrong = repaired = 0
+    for name, lines in found.by_agent.items():
+        for line in lines:
+            mended = isinstance(line, dict)
+            wrong, repaired = wrong + (not mended), repaired + mended
+            if call.json:
+                print(json.dumps({"agent": name, "wrong": line} if name else line))
+            else:
+                text = line["repaired"] if mended else str(line)
+                print(printable(f"{name}: {text}") if name else text)
+    if not call.json:
+        if repaired:
+            print(counted(repaired, "thing was repaired", "things were repaired"))
+        agrees = "everything agrees" + ("" if found.one_job else ", in each agent")
+        print(f"{counted(wrong, 'thing is', 'things are')} wrong" if wrong else agrees)
+    return 1 if wrong else 0
 
 
 def snapshot(site: JobTarget, action: Action) -> Work:
@@ -73,14 +140,6 @@ class _NoAnswerError(JobError):
     """No copy of the store was made in time."""
 
 
-def _snapshot_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="DIR", type=Path)
-    parser.add_argument(
-        "--dry-run", action="store_true",
-        help="only check DIR, and count what the copy would hold",
-    )  # fmt: skip
-
-
 def _copied_store(call: Invocation, folder: Path, ask_job: AskJob) -> Path:
     """Have the process that uses the job copy the store; return the copy. Raises `JobError`s."""
     options, id = call.options, new_id()
@@ -101,26 +160,9 @@ def _copied_store(call: Invocation, folder: Path, ask_job: AskJob) -> Path:
     return actions.copy_path(id)
 
 
-def _foresee(call: Invocation, folder: Path) -> int:
-    """Print the counts of a copy made now, and its bytes on another file system."""
-    with StoreReader(folder) as reader:
-        counters = reader.counters()
-    size = 0
-    for path in folder.rglob("*"):
-        with suppress(OSError):  # it was a temporary one
-            size += path.stat().st_size if path.is_file() else 0
-    call.facts({
-        "snapshot": str(call.options.target), "bytes": size, "pending": counters.pending,
-        "done": counters.done, "failed": counters.failed,
-    })  # fmt: skip
-    return 0
-
-
 def _run(call: Invocation, ask_job: AskJob) -> int:
     folder, target = call.folder(), call.options.target
     check_target(folder.parent, target)  # before anything is asked of a crawl
-    if call.options.dry_run:
-        return _foresee(call, folder)
     try:
         copy = copy_job(folder.parent, target, lambda: _copied_store(call, folder, ask_job))
     except _NoAnswerError as error:
@@ -140,8 +182,23 @@ def _run(call: Invocation, ask_job: AskJob) -> int:
 
 VERBS = (
     JobVerb(
+        "check", "whether everything in the job agrees", look=_look, show=_show,
+        options=(option(
+            "--repair", action="store_true",
+            help="mend damaged files of seen URLs; what they held counts as new",
+        ),),
+        about=(
+            "--repair needs a job that no crawl uses. It mends the stores of seen URLs: those of\n"
+            "the job, and those of the dupefilters of Scrapy projects."
+        ),
+        reads_only=lambda options, listed: listed is None and not options.repair,
+        examples=("check -j crawls/news", "check --repair -j crawls/news"),
+        exits={1: "something is wrong"},
+    ),
+    JobVerb(
         "snapshot", "copy the job as it is now, while it is crawled too",
-        add_options=_snapshot_options, arguments="DIR", apply=snapshot, run_with=_run,
+        options=(option("target", metavar="DIR", type=Path),), arguments="DIR", apply=snapshot,
+        run_with=_run,
         not_remote="run it on the machine of each agent, with -j DIR",
         about=(
             "DIR must not exist; it appears whole, or not at all. It is a job of its own, with\n"
