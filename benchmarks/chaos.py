@@ -1,35 +1,42 @@
-"""Agents that are added, stopped, drained, killed and frozen at random: is it still one crawl?
+"""Many agents in trouble, and an operator at work: both judged by the server's log.
 
-    python benchmarks/chaos.py                     # over Redis: 10 minutes of it, and the end
-    python benchmarks/chaos.py --small             # for CI: some 40 s
-    python benchmarks/chaos.py --transport lan     # over UDP that loses, repeats and reorders 5 %
-    python benchmarks/chaos.py --transport none    # agents that do not know each other: it fails
-    python benchmarks/chaos.py --fault restart     # Redis restarts and has forgotten everything
-    python benchmarks/chaos.py --fault restart-aof # or has not; --fault pause, --fault cut: 30 s
+    python -m benchmarks chaos                     # over Redis: 10 minutes of it, and the end
+    python -m benchmarks chaos --transport lan     # over UDP that loses, repeats and reorders 5 %
+    python -m benchmarks chaos --transport none    # agents that do not know each other: it fails
+    python -m benchmarks chaos --fault restart     # Redis restarts and has forgotten everything
+    python -m benchmarks chaos --fault restart-aof # or has not; --fault pause, --fault cut: 30 s
+    python -m benchmarks drill                     # some six minutes
 
-Agents are processes; one that is frozen (SIGSTOP) is so for longer than its lease. At the end those
-that were stopped or killed come back, and the crawl has to end by itself. The verdict is that of
-the server's log: each page fetched and kept; fetched twice only what was on its way, or not settled
-yet, when a process was killed or frozen, and no more than that; no request to a host or an address
-sooner than promised. ``--seed`` repeats the choices (when things happen depends on the machine).
-Exit code 1 if anything is wrong; ``--keep FOLDER`` keeps logs and job directories.
+chaos: agents are processes that are added, stopped, drained, killed and frozen at random; one that
+is frozen (SIGSTOP) is so for longer than its lease. At the end those that were stopped or killed
+come back, and the crawl has to end by itself. Each page must be fetched and kept; fetched twice
+only what was on its way, or not settled yet, when a process was killed or frozen, and no more than
+that; no request to a host or an address sooner than promised. ``--seed`` repeats the choices (when
+things happen depends on the machine); ``--keep FOLDER`` keeps logs and job directories.
+
+drill: while 1,000 hosts are crawled one complains: it is blocked, what was fetched there is shown,
+later it is unblocked with a longer delay. Meanwhile 5,000 URLs are fetched again before all else,
+and another host is blocked and dropped. Then a snapshot is taken and copied to another place, the
+crawl is ended, and the copy is crawled to its end. All of it is asked with ``scrapy frontier``.
 """
 
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
 import tempfile
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
 from support.chaos import FAULTS, Chaos, Plan, ground
+from support.drill import FULL as DRILL
+from support.drill import SMALL as SMALL_DRILL
+from support.drill import Drill
+from support.drill_checks import Findings
 from support.polite_crawls import Size
 from support.verdict import table
+
+from benchmarks.report import Report
 
 FULL = Plan(
     size=Size(hosts=120, addresses=40, pages=400, host_delay=1.0, ip_delay=0.1),
@@ -62,28 +69,38 @@ def _grace(text: str) -> float | str:
     return text if text == "forever" else float(text)
 
 
-def show(chaos: Chaos) -> bool:
-    """Run it and print the table; whether everything is as it should be."""
+def show(chaos: Chaos, report: Report) -> None:
+    """Run it, and report what came of it."""
     verdict = chaos.run()
     fleet = chaos.fleet
     acts = Counter(event.what for event in fleet.events)
-    broken = list(verdict.broken())
+    report.wrong += verdict.broken()
     rows = [
         ("agents", ", ".join(sorted(fleet.agents))),
         ("done to them", ", ".join(f"{what} {count}" for what, count in sorted(acts.items()))),
         ("CPU", ", ".join(f"{each.name} {each.cpu:.1f} s" for each in fleet.agents.values())),
         *verdict.rows(),
-        ("verdict", "one polite crawl" if not broken else "BROKEN"),
+        ("verdict", "BROKEN" if report.wrong else "one polite crawl"),
     ]
-    print(table(rows))
-    print("\n".join(broken), end="\n" if broken else "")
-    return not broken
+    for line in table(rows).splitlines():
+        report.say(line)
 
 
-def main() -> int:
-    """Let it happen, and judge."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="three agents, some 40 s")
+def drill(report: Report, small: bool) -> None:
+    """Drill, and report what was found."""
+    with tempfile.TemporaryDirectory() as name:
+        drilled = Drill(SMALL_DRILL if small else DRILL, Path(name))
+        drilled.run()
+        findings = Findings(drilled)
+        report.wrong += findings.all()[:50]
+        for line in findings.figures():
+            report.say(line)
+
+
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Those of chaos; drill has none."""
+    if name == "drill":
+        return
     parser.add_argument("--transport", choices=["peers", "lan", "none"], help="default: peers")
     parser.add_argument("--fault", choices=FAULTS, help="what happens to Redis")
     parser.add_argument("--assignment", help="SUITE_ASSIGNMENT")
@@ -92,16 +109,16 @@ def main() -> int:
     parser.add_argument("--grace", type=_grace, help="SUITE_AGENT_GRACE; or forever")
     parser.add_argument("--seed", type=int, help="of the choices; default: 1")
     parser.add_argument("--keep", type=Path, help="an empty folder for logs and jobs")
-    options = parser.parse_args()
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    """Let it happen, and judge."""
+    if options.name == "drill":
+        drill(report, options.small)
+        return
     plan = planned(options)
-    # Who is stopped leaves no agent behind.
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit("stopped"))
     with tempfile.TemporaryDirectory() as name:
         folder = options.keep or Path(name)
         folder.mkdir(parents=True, exist_ok=True)
         with ground(plan, folder) as here:
-            return 0 if show(Chaos(plan, here)) else 1
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+            show(Chaos(plan, here), report)

@@ -1,14 +1,12 @@
 """What the frontier costs: time per URL, memory per pending URL and per host, and refills.
 
-Every part runs in a process of its own, so that memory is its own too::
+    python -m benchmarks frontier
+    python -m benchmarks frontier --part many-hosts
 
-    python benchmarks/frontier.py
-    python benchmarks/frontier.py --small
-    python benchmarks/frontier.py --part many-hosts
-
-Prints a table. *cost* is schedule + acquire + release + settle of one URL, in CPU time; *peak* the
-largest resident set of the process, imports of Scrapy included, while URLs are scheduled and a
-crawl of them has begun. Memory on the way is said on the standard error output.
+Every part runs in a process of its own, so that memory is its own too. *cost* is schedule +
+acquire + release + settle of one URL, in CPU time; *peak* the largest resident set of the process,
+imports of Scrapy included, while URLs are scheduled and a crawl of them has begun. Memory on the
+way is said on the standard error output.
 """
 
 from __future__ import annotations
@@ -21,12 +19,13 @@ import sys
 import tempfile
 import time
 import tracemalloc
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from random import Random
 
 import scrapy  # noqa: F401  (a crawl has it in memory as well)
 
+from benchmarks.report import ROOT, Report
 from scrapy_spider_suite.crawl.context import _HOST_BYTES
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease
@@ -256,33 +255,26 @@ PARTS: dict[str, Callable[[Path, int], Row]] = {
 }
 
 
-def run_parts(names: list[str], scale: int) -> Iterator[tuple[str, Row]]:
-    """Run each part in a process of its own."""
-    for name in names:
-        done = subprocess.run(
-            [sys.executable, __file__, "--inside", name, "--scale", str(scale)],
-            stdout=subprocess.PIPE, text=True, check=True,
-        )  # fmt: skip
-        yield name, json.loads(done.stdout)
-
-
-def main() -> None:
-    """Print the table, or one part's row as JSON."""
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--small", action="store_true", help="a hundredth of everything")
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Which of it."""
     parser.add_argument("--part", choices=PARTS, action="append", help="only this part")
-    parser.add_argument("--inside", choices=PARTS, help=argparse.SUPPRESS)
-    parser.add_argument("--scale", type=int, default=1, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.inside:
-        with tempfile.TemporaryDirectory() as folder:
-            print(json.dumps(PARTS[options.inside](Path(folder), options.scale)))
-        return
-    for name, row in run_parts(options.part or list(PARTS), 100 if options.small else 1):
-        cells = "  ".join(f"{key} {value:,}" if isinstance(value, int) else f"{key} {value}"
-                          for key, value in row.items())  # fmt: skip
-        print(f"{name:<11} {cells}", flush=True)
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    """Run each part in a process of its own; --small: with a hundredth of everything."""
+    for name in options.part or list(PARTS):
+        scale = "100" if options.small else "1"
+        done = subprocess.run(
+            [sys.executable, "-m", "benchmarks.frontier", name, scale],
+            stdout=subprocess.PIPE, text=True, check=True, cwd=ROOT,
+        )  # fmt: skip
+        cells = "  ".join(
+            f"{key} {value:,}" if isinstance(value, int) else f"{key} {value}"
+            for key, value in json.loads(done.stdout).items()
+        )
+        report.say(f"{name:<11} {cells}")
 
 
 if __name__ == "__main__":
-    main()
+    with tempfile.TemporaryDirectory() as here:
+        print(json.dumps(PARTS[sys.argv[1]](Path(here), int(sys.argv[2]))))

@@ -1,6 +1,6 @@
 """What packing pages costs and saves, in every format, and what reading them back takes.
 
-    python benchmarks/packs.py [--small] [--pages FOLDER]
+    python -m benchmarks packs [--pages FOLDER]
 
 The pages of each folder directly below FOLDER are a site of its own; without FOLDER, made-up ones
 of 6 kB are packed. Each page has a head as a server sends it, a request, its links, and a digest,
@@ -9,7 +9,7 @@ which the fetch log has made. CPU time:
 - *records*: what it takes to make those of a page (three, with their digests); with the head as it
   came, and with one that has to be adjusted;
 - *in*: of the thread that hands a page in; *out*: of the writer's thread, until the page is on
-  disk, records and index included. What is left to the thread of a crawl, `packing.py` has;
+  disk, records and index included. What a crawl pays in all, `crawl --with packs` says;
 - *pass*: every page in a row with its body; and by URL, at random, body decompressed.
 
 Each LZO compressor is measured that is here. The last lines are of an index alone.
@@ -25,18 +25,20 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from extract import made_up_page
-from links import real_pages
 from msgspec.structs import replace
 
+from benchmarks.links import made_up_page, real_pages
+from benchmarks.report import Report
 from scrapy_spider_suite.packs import (
     Capture,
     CrawlInfo,
     Link,
     PackPlan,
+    Packs,
     PackWriter,
     merge_indexes,
     open_packs,
@@ -103,13 +105,13 @@ def fetches(pages: list[tuple[str, bytes]], *, decoded: bool = False) -> Iterato
         )
 
 
-def containers() -> Iterator[tuple[str, str, Container]]:
+def containers(report: Report) -> Iterator[tuple[str, str, Container]]:
     """The formats: what they are called here, their name, and how they are written."""
     for kind in LZO:
         try:
             yield f"lzo, {kind.name}", "lzo", LzopContainer(kind())
         except (ImportError, OSError) as error:
-            print(f"lzo, {kind.name}: not measured: {error}")
+            report.say(f"lzo, {kind.name}: not measured: {error}")
     yield "zst", "zst", ZstdContainer()
     yield "gz", "gz", GzipContainer()
 
@@ -121,15 +123,24 @@ def timed(run: Callable[[], object], clock: Callable[[], float]) -> float:
     return clock() - began
 
 
-def show_records(name: str, pages: list[Capture]) -> None:
+def check_body(packs: Packs, url: str, body: bytes) -> None:
+    """Read a page by its URL, and its body."""
+    page = packs.get(url)
+    assert page is not None
+    assert page.body == body
+
+
+def show_records(report: Report, name: str, pages: list[Capture]) -> None:
     """Print what it takes to make the records of a page."""
     ids = record_ids(256)
-    costs = [timed(lambda page=page: format_capture(page, ids), time.thread_time) for page in pages]
+    costs = [timed(partial(format_capture, page, ids), time.thread_time) for page in pages]
     mean, median = statistics.fmean(costs), statistics.median(costs)
-    print(f"records, {name:27} {mean * 1e6:6.1f} µs a page, median {median * 1e6:.1f}")
+    report.say(f"records, {name:27} {mean * 1e6:6.1f} µs a page, median {median * 1e6:.1f}")
 
 
-def measure(name: str, form: str, container: Container, pages: list[Capture]) -> None:
+def measure(
+    report: Report, name: str, form: str, container: Container, pages: list[Capture]
+) -> None:  # fmt: skip
     """Write *pages* in one format and read them back."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -161,20 +172,17 @@ def measure(name: str, form: str, container: Container, pages: list[Capture]) ->
         found = []
         for _ in range(min(2000, len(pages))):
             page = draws.choice(pages)
-            got: list[bytes] = []
-            found.append(timed(lambda u=page.url, to=got: to.append(packs.get(u).body),
-                               time.thread_time))  # fmt: skip
-            assert got == [page.body]
+            found.append(timed(partial(check_body, packs, page.url, page.body), time.thread_time))
         found.sort()
         median, most = (found[len(found) * part // 100] * 1e6 for part in (50, 99))
-        print(
+        report.say(
             f"{name:18} in {into * 1e6:4.1f} µs  out {out * 1e6:7.1f} µs  ratio "
             f"{packed / size:.3f}  pass {reading * 1e6:6.1f} µs  by URL {median:5.0f} µs, "
             f"99 %: {most:.0f}"
         )
 
 
-def measure_index(count: int, packs: int) -> None:
+def measure_index(report: Report, count: int, packs: int) -> None:
     """Print what a look-up takes in an index of *count* pages in as many *packs*.
 
     They are closed one after the other, and merged whenever there is something to merge.
@@ -198,14 +206,16 @@ def measure_index(count: int, packs: int) -> None:
         costs = []
         for number in [0, *draws.choices(range(count), k=1000)]:
             url = f"http://www.host{number % 9973}.example/path/{number}.html"
-            costs.append(timed(lambda u=url: index.find(u)[0], time.thread_time))
-        asked, found = looking / packs * 1e3, statistics.median(costs[1:]) * 1e6
-        print(f"index of {count:,} pages in {packs} packs: merged in {joining:.1f} s as they came, "
-              f"after {asked:.1f} ms a pack on the crawl's thread; {len(index_runs(folder))} files,"
-              f" a page found in {found:.0f} µs")  # fmt: skip
+            costs.append(timed(partial(index.find, url), time.thread_time))
+        asked, took = looking / packs * 1e3, statistics.median(costs[1:]) * 1e6
+        report.say(
+            f"index of {count:,} pages in {packs} packs: merged in {joining:.1f} s as they came, "
+            f"after {asked:.1f} ms a pack on the crawl's thread; {len(index_runs(folder))} files, "
+            f"a page found in {took:.0f} µs"
+        )
 
 
-def measure_many(pages: list[Capture], packs: int) -> None:
+def measure_many(report: Report, pages: list[Capture], packs: int) -> None:
     """Print what a page by its URL takes from as many *packs*, of ten pages each."""
     with tempfile.TemporaryDirectory() as place:
         folder = Path(place)
@@ -223,21 +233,19 @@ def measure_many(pages: list[Capture], packs: int) -> None:
             merge_indexes(folder)
         found, many = [], open_packs(folder)
         for url in random.Random(1).choices(list(urls), k=min(2000, len(urls))):
-            got: list[bytes] = []
-            found.append(timed(lambda u=url, to=got: to.append(many.get(u).body),
-                               time.thread_time))  # fmt: skip
-            assert got == [urls[url]]
+            found.append(timed(partial(check_body, many, url, urls[url]), time.thread_time))
         found.sort()
         median, most = (found[len(found) * part // 100] * 1e6 for part in (50, 99))
-        print(f"{packs} packs: by URL {median:.0f} µs, 99 %: {most:.0f}")
+        report.say(f"{packs} packs: by URL {median:.0f} µs, 99 %: {most:.0f}")
 
 
-def main() -> None:
-    """Print all of it."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="only show that it runs")
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Of what pages."""
     parser.add_argument("--pages", type=Path, metavar="FOLDER", help="real sites, a folder each")
-    options = parser.parse_args()
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    """All of it."""
     count = 60 if options.small else 3000
     if options.pages:
         pages = real_pages(options.pages, 10**6)
@@ -246,15 +254,11 @@ def main() -> None:
     else:
         draw = random.Random(1)
         pages = [(f"http://host.test/p/{n}.html", made_up_page(draw)) for n in range(count)]
-    print(f"{len(pages)} pages of {sum(len(body) for _, body in pages) // len(pages)} bytes")
+    report.say(f"{len(pages)} pages of {sum(len(body) for _, body in pages) // len(pages)} bytes")
     as_sent = list(fetches(pages))
-    show_records("head as it came", as_sent)
-    show_records("head adjusted", list(fetches(pages, decoded=True)))
-    for name, form, container in containers():
-        measure(name, form, container, as_sent)
-    measure_many(as_sent, 20 if options.small else 1000)
-    measure_index(*(1000, 20) if options.small else (2_000_000, 1000))
-
-
-if __name__ == "__main__":
-    main()
+    show_records(report, "head as it came", as_sent)
+    show_records(report, "head adjusted", list(fetches(pages, decoded=True)))
+    for name, form, container in containers(report):
+        measure(report, name, form, container, as_sent)
+    measure_many(report, as_sent, 20 if options.small else 1000)
+    measure_index(report, *(1000, 20) if options.small else (2_000_000, 1000))

@@ -1,8 +1,6 @@
 """Revisits in virtual time: how many pages of a copy are fresh, by how their visits are chosen.
 
-    python benchmarks/revisits.py [--plot FOLDER]
-    python benchmarks/revisits.py --small
-    python benchmarks/revisits.py --rows       # what plans cost in a job's store
+    python -m benchmarks revisits
 
 Pages change as Poisson processes, as often as those of Cho and Garcia-Molina ("The evolution of the
 web and implications for an incremental crawler", VLDB 2000): 23 % within a day, 15 % within a week,
@@ -23,29 +21,20 @@ from __future__ import annotations
 
 import argparse
 import random
-import tempfile
 import time
 from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from math import exp, log
-from pathlib import Path
 
-from charts import line_charts
-
-from scrapy_spider_suite.frontier.entries import Entry
+from benchmarks.report import Report
 from scrapy_spider_suite.frontier.revisit_rules import (
     DAY,
     ChangeRates,
     History,
     Mode,
     RevisitPolicy,
-    Validators,
     interval_for,
 )
-from scrapy_spider_suite.store.revisit_plans import RevisitPlans
-from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.rows import pack_row
-from scrapy_spider_suite.urls.page_digests import sha1_of
 
 CLASSES = ((0.23, 0.2, 1), (0.15, 1, 7), (0.16, 7, 30), (0.16, 30, 120), (0.30, 120, 1000))
 """Parts of the pages, and the days between two changes, from and to."""
@@ -148,7 +137,7 @@ class Known(Adaptive):
         return page.rate
 
 
-def run(rates: list[float], days: int, way: Way) -> tuple[Copy, float]:
+def simulate(rates: list[float], days: int, way: Way) -> tuple[Copy, float]:
     """Simulate; the copy, and the microseconds of CPU of a visit."""
     draw = random.Random(2)
     pages = [Page(rate, draw) for rate in rates]
@@ -180,8 +169,10 @@ def run(rates: list[float], days: int, way: Way) -> tuple[Copy, float]:
     return copy, spent / visits * 1e6
 
 
-def compare(number: int, days: int, every: float) -> dict[str, list[tuple[float, float]]]:
-    """Print what the four ways come to; the freshness of each by day, over ten days each."""
+def compare(
+    report: Report, number: int, days: int, every: float
+) -> dict[str, list[tuple[float, float]]]:
+    """A table of what the four ways come to; the freshness of each by day, over ten days each."""
     draw = random.Random(1)
     parts, begins, ends = zip(*CLASSES, strict=True)
     rates = []
@@ -195,74 +186,28 @@ def compare(number: int, days: int, every: float) -> dict[str, list[tuple[float,
         "known": Known(every * DAY, number, prior),
     }
     lines = {}
-    print(f"{number:,} pages, {days} days, {number / every:,.0f} visits a day")
+    table = report.table(
+        f"{number:,} pages, {days} days, {number / every:,.0f} visits a day",
+        ["way", "fresh in the second half", "age, days", "µs a visit"],
+    )
     for name, way in ways.items():
-        copy, micros = run(rates, days, way)
+        copy, micros = simulate(rates, days, way)
         fresh = copy.freshness()
-        lines[name] = [(n + 5, sum(fresh[n : n + 10]) / 10) for n in range(0, days, 10)]
+        lines[name] = [(n + 5.0, sum(fresh[n : n + 10]) / 10) for n in range(0, days, 10)]
         half = fresh[days // 2 :]
         age = copy.age / number / days / DAY / DAY
-        print(
-            f"{name:<9} fresh {sum(half) / len(half):6.1%} in the second half, age {age:5.2f} days,"
-            f" {micros:4.0f} us a visit"
-        )
+        table.rows.append([name, f"{sum(half) / len(half):.1%}", age, micros])
+    report.show(table)
     return lines
 
 
-def rows(number: int, rounds: int) -> None:
-    """Print the CPU time that plans of *number* pages take on disk, in each round of visits."""
-    entries = [
-        Entry(f"h{n % 50}.test", f"http://h{n % 50}.test/section/page-{n}.html", depth=3,
-              referrer=f"http://h{n % 50}.test/section/")
-        for n in range(number)
-    ]  # fmt: skip
-    tags = Validators.from_headers(b'"abc123"', b"Sun, 06 Nov 1994 08:49:37 GMT")
-    with tempfile.TemporaryDirectory() as folder:
-        store = RocksStore(Path(folder) / "store")
-        plans = RevisitPlans(store.kv("revisits"), RevisitPolicy(Mode.ADAPTIVE))
-        for visit in range(rounds):
-            began = time.process_time()
-            for n, entry in enumerate(entries):
-                # A third of them changes each time; a lease looks for the plan of its page.
-                digest, now = b"%020d" % (0 if n % 3 else visit), visit * 7 * DAY + n
-                plans.get(entry.identity)
-                plans.visited(
-                    entry.identity, now, digest, tags, host=entry.host, row=pack_row(entry)
-                )
-                if n % 20 == 0:
-                    plans.save()
-                    store.flush()
-            micros = (time.process_time() - began) / number * 1e6
-            print(f"visit {visit + 1}: {micros:.0f} us a page, written 20 at a time")
-            plans.tick(number / (7 * DAY))
-        began = time.process_time()
-        while plans.take(1e10, 200):
-            store.flush()
-        print(f"taken: {(time.process_time() - began) / number * 1e6:.0f} us a page, 200 at a time")
-        store.close()
-    began = time.process_time()
-    for _ in range(number):
-        sha1_of(b"x" * 6_000)
-        Validators.from_headers(b'"abc123"', b"Sun, 06 Nov 1994 08:49:37 GMT")
-    print(f"digest and validators: {(time.process_time() - began) / number * 1e6:.0f} us a page")
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """None."""
 
 
-def main() -> None:
-    """Print the tables, and plot the days."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])  # type: ignore[union-attr]
-    parser.add_argument("--small", action="store_true", help="300 pages")
-    parser.add_argument("--plot", type=Path, help="a folder for revisits.svg")
-    parser.add_argument("--rows", action="store_true", help="the cost of plans on disk")
-    options = parser.parse_args()
-    if options.rows:
-        rows(4_000, 5)
-        return
+def run(options: argparse.Namespace, report: Report) -> None:
+    """Compare the ways, and draw the days."""
     number, days = (300, 300) if options.small else (2_000, 400)
     every = (10,) if options.small else (3, 10, 30)
-    charts = {f"fresh, a visit in {n} days": compare(number, days, n) for n in every}
-    if options.plot is not None:
-        line_charts(options.plot / "revisits.svg", charts, "days", least=0.4)
-
-
-if __name__ == "__main__":
-    main()
+    charts = {f"fresh, a visit in {n} days": compare(report, number, days, n) for n in every}
+    report.lines("Freshness by day", charts, "days", least=0.4)

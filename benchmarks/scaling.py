@@ -1,21 +1,23 @@
-"""How a crawl grows with its agents, for real: 1 and 2 processes on this machine.
+"""How a crawl grows with its agents: 1 and 2 processes for real, 1 to 8 in virtual time.
 
-    python benchmarks/scaling.py            # some 12 minutes
-    python benchmarks/scaling.py --up       # by `scrapy cluster up`: 15 minutes
-    python benchmarks/scaling.py --small    # for CI: does it run at all; with --up, too
+    python -m benchmarks scaling             # some 12 minutes
+    python -m benchmarks scaling --up        # by `scrapy cluster up`: 15 minutes
+    python -m benchmarks agents              # in virtual time: 65,000 pages, some minutes
 
-`agents.py` is the same in virtual time, for up to 8. Two loads, both bound by waiting, so that no
-agent should need more than 40 % of a core. *hosts*: two agents have a web of twice as many hosts,
-which are visited every 4 s: politeness decides how fast it can be. *seats*: one web for all, and
-each agent has 16 transfers at a time, of 0.16 s: so fast is an agent. All are given all seeds. The
-rate is that between the first tenth of the pages and the sixth, by the server's log; *linear* is
-the rate by agent over that of one agent (E12 reports 0.94 for one to three). Exit code 1 if a page
-was fetched twice or not at all, or a request came too early.
+scaling: two loads, both bound by waiting, so that no agent should need more than 40 % of a core.
+*hosts*: two agents have a web of twice as many hosts, which are visited every 4 s: politeness
+decides how fast it can be. *seats*: one web for all, and each agent has 16 transfers at a time, of
+0.16 s: so fast is an agent. All are given all seeds. The rate is that between the first tenth of
+the pages and the sixth, by the server's log; *linear* is the rate by agent over that of one agent
+(E12 reports 0.94 for one to three). It is wrong if a page was fetched twice or not at all, or a
+request came too early. With `--up` the agents have a Redis of their own, and there is a third load,
+*cores*: nothing is waited for, so that each agent needs a core. The web has its part of the cores
+there, so the clock says little; *CPU a page* is that of all processes of the crawl: on cores of
+their own two agents are as many times as fast as one as the last figure says.
 
-With `--up` the agents have a Redis of their own, and there is a third load, *cores*: nothing is
-waited for, so that each agent needs a core. Here the web has its part of the cores, so the clock
-says little. But *CPU a page* is that of all processes of the crawl: on cores of their own two
-agents are as many times as fast as one as the last figure says.
+agents: each is a frontier with its queues, seen URLs and outbox, and as many transfers at a time as
+all the others; transfers take 10 to 300 ms of virtual time, hosts are visited every 4 s. What one
+finds for another is delivered twice a virtual second.
 """
 
 from __future__ import annotations
@@ -23,16 +25,13 @@ from __future__ import annotations
 import argparse
 import os
 import subprocess
-import sys
 import tempfile
 import time
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
 
 from support.chaos import CRAWL, name_of
 from support.command_line import process_of
@@ -41,16 +40,23 @@ from support.polite_crawls import Size, pages_of
 from support.projects import Project, environment
 from support.redis_servers import RedisServer, binary
 from support.verdict import REFUSED, url_of, verdict_of
+from support.virtual_agents import Agents
+from support.virtual_crawl import all_urls, trees
 
+from benchmarks.measure import tree
+from benchmarks.report import Report
+from scrapy_spider_suite.cluster.assignment import ASSIGNMENTS, load_assignment
+from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess
 
 FROM, TO = 0.1, 0.6
-TICKS = os.sysconf("SC_CLK_TCK")
+PAGES = 13
+"""Of each host, in virtual time."""
 Samples = dict[str, list[tuple[float, float]]]
 
 
 @dataclass(frozen=True)
-class Load:
+class WebLoad:
     """A web, and how an agent crawls it."""
 
     name: str
@@ -59,6 +65,7 @@ class Load:
     latency: float
     grows: bool
     """With the number of agents: that is what bounds the rate."""
+    robots: bool = True
 
     def of(self, agents: int) -> Size:
         """The web for so many."""
@@ -69,14 +76,14 @@ class Load:
 
 
 FULL = (
-    Load("hosts", Size(320, 160, 25, 4.0, 0.4), 256, 0.1, True),
-    Load("seats", Size(1_600, 800, 13, 4.0, 0.4), 16, 0.16, False),
-    Load("cores", Size(800, 400, 50, 0.0, 0.0), 32, 0.0, False),
+    WebLoad("hosts", Size(320, 160, 25, 4.0, 0.4), 256, 0.1, True),
+    WebLoad("seats", Size(1_600, 800, 13, 4.0, 0.4), 16, 0.16, False),
+    WebLoad("cores", Size(800, 400, 50, 0.0, 0.0), 32, 0.0, False),
 )
 SMALL = (
-    Load("hosts", Size(20, 10, 8, 0.5, 0.05), 64, 0.02, True),
-    Load("seats", Size(60, 30, 4, 0.5, 0.05), 4, 0.1, False),
-    Load("cores", Size(40, 20, 10, 0.0, 0.0), 32, 0.0, False),
+    WebLoad("hosts", Size(20, 10, 8, 0.5, 0.05), 64, 0.02, True),
+    WebLoad("seats", Size(60, 30, 4, 0.5, 0.05), 4, 0.1, False),
+    WebLoad("cores", Size(40, 20, 10, 0.0, 0.0), 32, 0.0, False),
 )
 
 
@@ -111,7 +118,7 @@ class Run:
             yield (last[1] - first[1]) / max(last[0] - first[0], 0.1)
 
 
-def web_of(load: Load, agents: int, folder: Path) -> tuple[Size, FakeWebProcess]:
+def web_of(load: WebLoad, agents: int, folder: Path) -> tuple[Size, FakeWebProcess]:
     """The web of *load* for so many agents, which is to be started."""
     size = load.of(agents)
     return size, FakeWebProcess(size.web(
@@ -120,26 +127,14 @@ def web_of(load: Load, agents: int, folder: Path) -> tuple[Size, FakeWebProcess]
     ))  # fmt: skip
 
 
-def processes_of(parent: int) -> Iterator[tuple[int, float]]:
-    """The process *parent* and those below it, each with the seconds of CPU that it has used."""
-    try:
-        fields = Path(f"/proc/{parent}/stat").read_text().rpartition(")")[2].split()
-        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
-    except OSError:
-        return
-    yield parent, (int(fields[11]) + int(fields[12])) / TICKS
-    for child in children:
-        yield from processes_of(int(child))
-
-
-def crawl_up(load: Load, agents: int, folder: Path) -> Run:
+def crawl_up(load: WebLoad, agents: int, folder: Path) -> Run:
     """Crawl the web of *load* by `scrapy cluster up`, with a Redis of its own."""
     size, web = web_of(load, agents, folder)
     samples: Samples = {}
     with web:
         given = size.settings(web.ready) | {
             "CONCURRENT_REQUESTS": load.seats, "SUITE_SEEDS": [str(web.config.seeds_file)],
-            "SUITE_IP_CONCURRENCY": 1 if size.ip_delay else 0,
+            "SUITE_IP_CONCURRENCY": 1 if size.ip_delay else 0, "ROBOTSTXT_OBEY": load.robots,
         }  # fmt: skip
         given.pop("ADDONS")
         project = Project(folder / "project", **given)
@@ -149,21 +144,21 @@ def crawl_up(load: Load, agents: int, folder: Path) -> Run:
             env=environment() | {"PATH": path}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
         )  # fmt: skip
         while up.poll() is None:
-            for process, cpu in processes_of(up.pid):
+            for process, cpu, _ in tree(up.pid):
                 samples.setdefault(str(process), []).append((time.time(), cpu))
             time.sleep(0.2)
         web.stop()
         arrivals = web.arrivals()
     said = up.communicate()[1].decode()
     pages = [page for page in pages_of(arrivals) if page.status not in REFUSED]
-    wanted = Counter(dict.fromkeys(web.web.reachable(obey_robots=True), 1))
+    wanted = Counter(dict.fromkeys(web.web.reachable(obey_robots=load.robots), 1))
     broken = [] if up.returncode == 0 else [f"exit code {up.returncode}: {said[-300:]}"]
     if Counter(url_of(web.web, page) for page in pages) != wanted:
         broken.append("not each page once")
     return Run(arrivals, samples, [*broken, *size.too_early(arrivals)[:5]], {})
 
 
-def crawl(load: Load, agents: int, folder: Path) -> Run:
+def crawl(load: WebLoad, agents: int, folder: Path) -> Run:
     """Crawl the web of *load* by so many agents."""
     size, web = web_of(load, agents, folder)
     with web, RedisServer(folder / "redis", tcp=True) as redis:
@@ -195,38 +190,78 @@ def crawl(load: Load, agents: int, folder: Path) -> Run:
     return Run(arrivals, samples, list(verdict.broken()), mail)
 
 
-def main() -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="some hundred pages")
-    parser.add_argument("--only", help="the load of that name")
-    parser.add_argument("--up", action="store_true", help="by `scrapy cluster up`")
-    options = parser.parse_args()
-    broken = False
-    for load in SMALL if options.small else FULL:
-        if options.only not in (None, load.name) or (load.name == "cores" and not options.up):
-            continue
+def scaling(report: Report, loads: Sequence[WebLoad], up: bool) -> None:
+    """Measure each load with one and with two agents."""
+    table = report.table(
+        "Agents for real",
+        ["load", "agents", "pages", "pages/s", "linear", "of a core", "CPU a page, µs",
+         "on cores of their own"],
+    )  # fmt: skip
+    for load in loads:
         one = least = 0.0
         for agents in (1, 2):
             with tempfile.TemporaryDirectory() as folder:
-                run = (crawl_up if options.up else crawl)(load, agents, Path(folder))
+                run = (crawl_up if up else crawl)(load, agents, Path(folder))
             pages, rate = len(pages_of(run.arrivals)), run.rate()
             used = sum(run.cores()) / rate
             one, least = one or rate, least or used
-            cores = ", ".join(f"{each:.0%}" for each in run.cores() if each >= 0.005)
+            shares = ", ".join(f"{each:.0%}" for each in run.cores() if each >= 0.005)
+            table.rows.append([
+                load.name, agents, pages, rate, rate / one / agents, shares, used * 1e6,
+                agents * least / used,
+            ])  # fmt: skip
             exchanged = ", ".join(
                 f"{name} {value / pages:.3f}" for name, value in sorted(run.mail.items()) if value
             )
-            print(
-                f"{load.name}: {agents} agents: {pages:,} pages, {rate:7.1f} pages/s, linear "
-                f"{rate / one / agents:.3f}; {cores} of a core; by page: {exchanged or 'nothing'}; "
-                f"CPU a page {used * 1e6:,.0f} µs, on cores of their own "
-                f"{agents * least / used:.2f} times as fast as one", flush=True,
-            )
-            print("\n".join(run.broken), end="\n" if run.broken else "", flush=True)
-            broken = broken or bool(run.broken)
-    return int(broken)
+            report.say(f"{load.name}, {agents} agents, by page: {exchanged or 'nothing'}")
+            report.wrong += run.broken
+    report.show(table)
 
 
-if __name__ == "__main__":
-    sys.exit(main())
+def virtual(report: Report, hosts: int, seats: int, counts: Sequence[int]) -> None:
+    """Crawl the same web with as many agents as *counts* say, by each assignment function."""
+    table = report.table(
+        f"{hosts * PAGES:,} pages of {hosts:,} hosts, {seats} transfers at a time by agent",
+        ["assignment", "agents", "pages/s", "linear", "URLs exchanged by page", "in rows"],
+    )
+    for name in ASSIGNMENTS:
+        one = 0.0
+        for count in counts:
+            web = trees(hosts, PAGES, addresses=hosts * 100)
+            agents = Agents(
+                web, load_assignment(name), [MemoryStore() for _ in range(count)], seats=seats,
+                cache=1 << 20,
+            )  # fmt: skip
+            agents.each(lambda crawl: crawl.seed("http://h0.t/0"))
+            agents.run()
+            if Counter(agents.urls) != Counter(dict.fromkeys(all_urls(web, PAGES), 1)):
+                report.wrong.append(f"{count} agents by {name}: not each page once")
+            ends = sorted(fetch.end for crawl in agents.crawls.values() for fetch in crawl.fetches)
+            first, last = int(len(ends) * FROM), int(len(ends) * TO)
+            rate = (last - first) / (ends[last] - ends[first])
+            one, pages = one or rate, len(agents.urls)
+            table.rows.append([
+                name, count, rate, rate / one / count, agents.links / pages, agents.rows / pages,
+            ])  # fmt: skip
+    report.show(table)
+
+
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Those of scaling; agents has none."""
+    if name == "scaling":
+        names = [load.name for load in FULL]
+        parser.add_argument("--only", choices=names, help="the load of that name")
+        parser.add_argument("--up", action="store_true", help="by `scrapy cluster up`")
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    """Measure."""
+    if options.name == "agents":
+        virtual(report, *((100, 2, (1, 2)) if options.small else (5_000, 16, (1, 2, 4, 8))))
+        return
+    loads = [
+        load
+        for load in (SMALL if options.small else FULL)
+        if options.only in (None, load.name) and (options.up or load.name != "cores")
+    ]
+    scaling(report, loads, options.up)

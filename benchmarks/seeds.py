@@ -1,7 +1,6 @@
 """Seeds in bulk: time, memory and the longest stall of the loop; a kill in the middle, resumed.
 
-    python benchmarks/seeds.py            # ten million seeds of two million hosts: 20 min, 6 GB
-    python benchmarks/seeds.py --small    # for CI: twenty thousand
+    python -m benchmarks seeds            # ten million seeds of two million hosts: 20 min, 6 GB
 
 A `BroadSpider` reads a list, compressed with zstd, of which each line is another URL (one in a
 thousand is garbage or a comment), while it crawls some of them in the in-vitro web. It is killed
@@ -33,6 +32,7 @@ from typing import Any
 from backports import zstd
 from scrapy.http import Response
 
+from benchmarks.report import ROOT, Report
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -140,13 +140,11 @@ def crawl(settings: dict[str, Any], seeds: str) -> None:
     process.start()
 
 
-def run(settings: dict[str, Any], seeds: Path, stop_at: float = float("inf")) -> dict[str, Any]:
+def read(settings: dict[str, Any], seeds: Path, stop_at: float = float("inf")) -> dict[str, Any]:
     """Crawl in a process of its own, killed at *stop_at* URLs; return what it said last."""
-    here = Path(__file__).resolve()
-    path = os.pathsep.join(filter(None, [str(here.parents[1]), os.environ.get("PYTHONPATH")]))
     child = subprocess.Popen(
-        [sys.executable, str(here), "--crawl", json.dumps([settings, str(seeds)])],
-        stdout=subprocess.PIPE, text=True, env={**os.environ, "PYTHONPATH": path},
+        [sys.executable, "-m", "benchmarks.seeds", json.dumps([settings, str(seeds)])],
+        stdout=subprocess.PIPE, text=True, cwd=ROOT,
     )  # fmt: skip
     row: dict[str, Any] = {"urls": 0, "ended": False}
     with child:
@@ -159,23 +157,25 @@ def run(settings: dict[str, Any], seeds: Path, stop_at: float = float("inf")) ->
     return row
 
 
-def show(name: str, row: dict[str, Any], urls: int, seconds: float) -> None:
+def show(
+    report: Report, name: str, row: dict[str, Any], urls: int, seconds: float
+) -> None:  # fmt: skip
     """A line about one run."""
-    print(
+    report.say(
         f"{name:8} {urls:11,} seeds in {seconds:7.1f} s ({urls / seconds:7,.0f}/s), "
         f"{row['pages']:8,} pages beside them; most memory {row['rss']:5.0f} MB; longest stall "
         f"{row['stall'] * 1_000:.0f} ms, {row['stalls']} over 50 ms; without waiting for a "
         f"processor {row['own'] * 1_000:.0f} ms, {row['own_stalls']} over 50 ms; "
-        f"{row['busy'] * 1_000:.0f} ms of CPU at most", flush=True,
-    )  # fmt: skip
+        f"{row['busy'] * 1_000:.0f} ms of CPU at most"
+    )
 
 
-def measure(seeds: int, hosts: int, small: bool, job: Path) -> bool:
+def measure(report: Report, seeds: int, hosts: int, small: bool, job: Path) -> bool:
     """Read the list twice over: killed, and to its end; whether the job is as it must be."""
     with FakeWebProcess(FakeWebConfig(hosts=hosts, addresses=200, pages=2, latency=0.2)) as web:
         path = job.parent / "seeds.txt.zst"
         garbage = write_list(path, seeds, hosts, web.ready.http_port)
-        print(f"{seeds:,} seeds of {hosts:,} hosts, {path.stat().st_size:,} bytes", flush=True)
+        report.say(f"{seeds:,} seeds of {hosts:,} hosts, {path.stat().st_size:,} bytes")
         settings = {
             **web.ready.settings, "ADDONS": {"scrapy_spider_suite.Addon": 500},
             "BENCH_SMALL": small, "CONCURRENT_REQUESTS": 16, "JOBDIR": str(job),
@@ -184,41 +184,38 @@ def measure(seeds: int, hosts: int, small: bool, job: Path) -> bool:
             "USER_AGENT": "suite-benchmarks/1.0 (+https://benchmarks.example/)",
         }  # fmt: skip
         began = time.monotonic()
-        killed = run(settings, path, seeds * 2 / 5)
-        show("killed", killed, killed["urls"], time.monotonic() - began)
-        ended = run(settings, path)
-        show("resumed", ended, seeds - killed["urls"], ended["seconds"])
+        killed = read(settings, path, seeds * 2 / 5)
+        show(report, "killed", killed, killed["urls"], time.monotonic() - began)
+        ended = read(settings, path)
+        show(report, "resumed", ended, seeds - killed["urls"], ended["seconds"])
     with StoreReader(job / FOLDER) as reader:
         counters = reader.counters()
         held = counters.pending + counters.done + counters.failed
         wrong = list(reader.check()) if small else []
     log = (job.parent / "log").read_text(errors="replace")
     size = sum(file.stat().st_size for file in job.rglob("*") if file.is_file())
-    print(
+    report.say(
         f"the job holds {held:,} of {seeds:,} seeds, {size / seeds:.0f} bytes each; "
         f"{counters.filtered:,} lines were read twice"
     )
     for line in (line for line in log.splitlines() if "seeds.txt.zst" in line and " ended" in line):
-        print(line)
+        report.say(line)
     counted = f"{garbage:,} lines are no seeds" in log
     return held == seeds and not wrong and counted and "goes on after" in log
 
 
-def main() -> None:
-    """Measure and print; exit code 1 if a seed was lost or taken twice."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="twenty thousand seeds")
-    parser.add_argument("--crawl", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.crawl:
-        crawl(*json.loads(options.crawl))
-        return
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """None."""
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    """Measure; it is wrong if a seed was lost or taken twice."""
     with tempfile.TemporaryDirectory() as folder:
         seeds, hosts = (20_000, 4_000) if options.small else (10_000_000, 2_000_000)
-        if not measure(seeds, hosts, options.small, Path(folder) / "job"):
+        if not measure(report, seeds, hosts, options.small, Path(folder) / "job"):
             print((Path(folder) / "log").read_text(errors="replace")[-3000:])
-            sys.exit("the job does not hold what it must")
+            report.wrong.append("the job does not hold what it must")
 
 
 if __name__ == "__main__":
-    main()
+    crawl(*json.loads(sys.argv[1]))

@@ -1,335 +1,282 @@
-"""What remembering URLs costs: the trie store, beside what others use, and as it grows.
+"""What remembering URLs costs as it grows: the trie store and Mercator's sieve.
 
-    python benchmarks/seen.py table [--small] [--lists FOLDER]
-    python benchmarks/seen.py grow [--urls 100000000] [--store sieve] [--small] [--lists FOLDER]
-    python benchmarks/seen.py crawl --urls 20000 [--store plain] [--small]
-    python benchmarks/seen.py plot --folder FOLDER
+    python -m benchmarks seen --lists FOLDER          # 100 million URLs of each: some two hours
+    python -m benchmarks seen --store sieve --urls 10000000
 
 FOLDER holds ``mixed_500k.txt.xz`` and ``sitemaps_300k.txt.xz``, one URL a line; without it,
-made-up URLs are taken. What the first two print, in ``table.txt`` and ``grow*.jsonl`` of the last
-one's FOLDER, becomes its charts.
-
-Times are microseconds by URL, CPU time of the calling thread (of scrapy-redis, which waits for its
-server, by the clock); those of look-ups the best of nine rounds over a sample. Look-ups are in the
-state in which a crawl runs, *steady*: most of the list in base segments, a tenth in recent ones, a
-twentieth in no segment yet. They are of URLs in no order, each of another host than the one before,
-which is the worst order there is; *of pages* are those of URLs as links come, forty of one host or
-of a few in a row, the pages in no order.
-
-Each store of the table is measured in a process of its own. Sizes are bytes on disk of the trie
-stores, of memory of the others: of the nodes as KSpider's C++ would lay them out, as Redis says,
-as the Bloom filter says, and what the resident set grew by.
-
-The crawl is a real one, of the in-vitro web, to its end: what its job keeps of the pages that are
-done, by the text of their URLs, and what it costs. With ``--store plain`` everything stays in rows.
-
-The growth is of URLs made from those of the lists: every round, half of the hosts have other pages,
-and the other half of them are other hosts. After each tenth there is a line of JSON. The sieve is
-flushed in a thread whenever a million URLs wait; its "add" is the time of who offers them.
+made-up URLs are taken. The growth is of URLs made from those of the lists: every round, half of the
+hosts have other pages, and the other half of them are other hosts. After each tenth there is a row.
+The sieve is flushed in a thread whenever a million URLs wait; its *add* is the time of who offers
+them. Times are microseconds by URL, CPU time of the calling thread, those of look-ups the best of
+nine rounds over a sample. Look-ups are of URLs in no order, each of another host than the one
+before, which is the worst order there is. Each store grows in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import lzma
 import random
+import resource
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
-from charts import bar_chart, line_charts
-from growing import (
-    LISTS,
-    SAMPLE,
-    Row,
-    batches,
-    children,
-    grow,
-    lookups,
-    microseconds,
-    of_pages,
-    once,
-    resident,
-    sampled,
-    urls_of,
-)  # fmt: skip
-from kspider import AvlStore
-from marisa_trie import HUGE_CACHE, BinaryTrie
-from peers import SUITE, measure
-from redis_server import redis_server
+from benchmarks.report import ROOT, Report
+from scrapy_spider_suite.seen import Sieve, TrieStore
+from scrapy_spider_suite.seen.sieve import Flush
 
-from scrapy_spider_suite.seen import TrieStore
-from scrapy_spider_suite.seen.segments import BASE_TRIES
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
-
-ERROR_RATE = 0.001
-"""Of the Bloom filter: the share of new URLs that it takes for known."""
-TREE_URLS = 100_000
-"""The tree in Python takes a second for some thousand URLs; its ratio falls little beyond these."""
-
-ROUND_TRIPS = 100_000
-"""URLs for scrapy-redis, which asks its server about each."""
-
-
-# The stores of the table
-
-
-def trie(urls: list[str], folder: Path, ids: bool) -> Row:
-    """The trie store, in steady state and compacted."""
-    text = sum(len(url.encode()) for url in urls)
-    with TrieStore(folder / "seen", ids=ids) as store:
-        most, recent = len(urls) * 17 // 20, len(urls) * 19 // 20
-        row: Row = {"add": once(store.add, batches(urls[:most]), most)}
-        store.flush()
-        store.add(urls[most:recent])
-        store.flush()
-        store.add(urls[recent:])
-        some = sampled(urls)
-        row |= lookups(store.__contains__, some, [f"{url}~" for url in some])
-        links = of_pages(urls)
-        row["in, of pages"] = microseconds(store.__contains__, links)
-        if ids:
-            row["url(id)"] = microseconds(store.url, [store.id(url) for url in some])
-            row["of pages"] = microseconds(store.url, [store.id(url) for url in links])
-        row["steady bytes"] = round(store.stats().size / len(store), 1)
-        before = children()
-        store.compact()
-        row["build"] = round((children() - before) / len(urls) * 1e6, 2)
-        stats = store.stats()
-        row |= {"bytes": round(stats.size / len(store), 1), "ratio": round(stats.size / text, 3)}
-    return row
-
-
-def bare(urls: list[str], folder: Path) -> Row:
-    """One trie and nothing else: the least that a look-up can cost; "add" is its being built."""
-    keys = [url.encode() for url in urls]
-    start = time.thread_time()
-    made = BinaryTrie(keys, num_tries=BASE_TRIES, cache_size=HUGE_CACHE)
-    row: Row = {"add": round((time.thread_time() - start) / len(keys) * 1e6, 2)}
-    some = [url.encode() for url in sampled(urls)]
-    row |= lookups(made.__contains__, some, [key + b"~" for key in some])
-    links = [url.encode() for url in of_pages(urls)]
-    row["in, of pages"] = microseconds(made.__contains__, links)
-    row["url(id)"] = microseconds(made.restore_key, [made.key_id(key) for key in some])
-    row["of pages"] = microseconds(made.restore_key, [made.key_id(key) for key in links])
-    return row | sized(len(made.tobytes()), keys)
-
-
-def avl(urls: list[str], folder: Path) -> Row:
-    """KSpider's tree."""
-    store = AvlStore()
-    keys = [url.encode() for url in urls[:TREE_URLS]]
-    row: Row = {"urls": len(keys), "add": once(store.add, keys, len(keys))}
-    some = [url.encode() for url in sampled(urls[:TREE_URLS])[: SAMPLE // 10]]
-    row |= lookups(store.__contains__, some, [key + b"~" for key in some])
-    row["url(id)"] = microseconds(store.get, random.Random(1).sample(range(len(keys)), len(some)))
-    return row | sized(store.size, keys)
-
-
-def requests_of(urls: Iterable[str]) -> list[Any]:
-    """Requests; without those of the URLs that Scrapy refuses, which are a few."""
-    from scrapy import Request
-
-    made = []
-    for url in urls:
-        with suppress(ValueError):
-            made.append(Request(url))
-    return made
-
-
-def scrapy(urls: list[str], folder: Path) -> Row:
-    """Scrapy's own, in memory; "in" is a request that is there already."""
-    from scrapy.dupefilters import RFPDupeFilter
-
-    filter_ = RFPDupeFilter()
-    filter_.request_seen(requests_of(["http://first.example/"])[0])
-    some, before = sampled(urls), resident()
-    seconds = 0.0
-    for batch in batches(urls):
-        requests = requests_of(batch)
-        start = time.thread_time()
-        for request in requests:
-            filter_.request_seen(request)
-        seconds += time.thread_time() - start
-    row: Row = {"add": round(seconds / len(urls) * 1e6, 2)}
-    size = resident() - before
-    row["in"] = microseconds(filter_.request_seen, requests_of(some), rounds=1)
-    return row | sized(size, [url.encode() for url in urls])
-
-
-def scrapy_redis(urls: list[str], folder: Path) -> Row:
-    """scrapy-redis's, with the memory of its Redis."""
-    from scrapy_redis.dupefilter import RFPDupeFilter
-
-    with redis_server(folder) as server:
-        filter_ = RFPDupeFilter(server, "seen")
-        before = server.info("memory")["used_memory"]
-        urls = urls[:ROUND_TRIPS]
-        requests = requests_of(urls)
-        start = time.perf_counter()
-        for request in requests:
-            filter_.request_seen(request)
-        row: Row = {"add": round((time.perf_counter() - start) / len(urls) * 1e6, 2)}
-        used = server.info("memory")["used_memory"] - before
-        start = time.perf_counter()
-        for request in requests_of(sampled(urls)):
-            filter_.request_seen(request)
-        row["in"] = round((time.perf_counter() - start) / len(sampled(urls)) * 1e6, 2)
-    return row | sized(used, [url.encode() for url in urls])
-
-
-def bloom(urls: list[str], folder: Path) -> Row:
-    """A Bloom filter, which is wrong now and then."""
-    from rbloom import Bloom
-
-    filter_ = Bloom(len(urls), ERROR_RATE)
-    row: Row = {"add": once(filter_.add, urls, len(urls))}
-    some = sampled(urls)
-    row |= lookups(filter_.__contains__, some, [f"{url}~" for url in some])
-    return row | sized(filter_.size_in_bits // 8, [url.encode() for url in urls])
-
-
-def sized(size: int, keys: list[bytes]) -> Row:
-    """Bytes a URL, and the share of the text."""
-    text = sum(map(len, keys))
-    return {"bytes": round(size / len(keys), 1), "ratio": round(size / text, 3)}
-
-
-STORES: dict[str, Callable[[list[str], Path], Row]] = {
-    "trie": lambda urls, folder: trie(urls, folder, ids=False),
-    "trie with ids": lambda urls, folder: trie(urls, folder, ids=True),
-    "marisa-trie": bare,
-    "KSpider's tree": avl,
-    "Scrapy": scrapy,
-    "scrapy-redis": scrapy_redis,
-    "Bloom filter": bloom,
-}
+LISTS = ("mixed_500k", "sitemaps_300k")
+BATCH = 40
+"""URLs of a page."""
+SAMPLE = 20_000
+BYTES_A_URL = 64
+"""Of the memory of a growth, for each URL that waits for a flush of the sieve."""
+STORES = ("trie", "sieve")
 COLUMNS = (
-    "ratio", "bytes", "steady bytes", "add", "in", "in, of pages", "not in", "url(id)", "of pages",
-    "build",
+    "urls", "add", "in", "not in", "url(id)", "bytes", "own MB", "longest cpu ms", "seconds",
 )  # fmt: skip
-
-
-def table(lists: Path | None, small: bool) -> None:
-    """A line for each list and store."""
-    print(f"{'':13} {'':15}" + "".join(f"{column:>13}" for column in COLUMNS))
-    for name in LISTS:
-        for store in STORES:
-            command = [sys.executable, __file__, "one", "--name", name, "--store", store]
-            command += ["--lists", str(lists)] if lists else []
-            command += ["--small"] if small else []
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
-                why = (done.stderr.splitlines() or ["no reason"])[-1]
-                print(f"{name:13} {store:15} not measured: {why}", flush=True)
-                continue
-            row = json.loads(done.stdout)
-            cells = "".join(f"{row.get(column, ''):>13}" for column in COLUMNS)
-            print(f"{name:13} {store:15}{cells}", flush=True)
-
-
-def one(lists: Path | None, name: str, store: str, small: bool) -> None:
-    """Measure one store and print a line of JSON."""
-    urls = urls_of(lists, name, 5_000 if small else None)
-    with tempfile.TemporaryDirectory() as folder:
-        print(json.dumps(STORES[store](urls, Path(folder))))
-
-
-def crawl(pages: int, store: str) -> None:
-    """Crawl some *pages* of the in-vitro web with SUITE_SEEN_STORE = *store*, and print a line."""
-    config = FakeWebConfig(
-        hosts=pages // 50, addresses=max(1, pages // 500), pages=50, degree=20, page_size=2_000
-    )
-    with FakeWebProcess(config) as web, tempfile.TemporaryDirectory() as folder:
-        job = Path(folder) / "job"
-        settings = {
-            **SUITE, **web.ready.settings, "JOBDIR": str(job), "ROBOTSTXT_OBEY": False,
-            "SUITE_SEEN_STORE": store, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0,
-            "SUITE_IP_CONCURRENCY": 0, "SUITE_HOST_CONCURRENCY": 4, "SUITE_FETCH_LOG": False,
-        }  # fmt: skip
-        spider = {"spider": "bulk", "settings": settings, "seeds": list(web.ready.seeds)}
-        report = measure(spider, timeout=7_200)
-        row: Row = {
-            "store": store, "reason": report["reason"], "pages": report["pages"],
-            "seconds": round(report["seconds"]),
-            "cpu_us": round(report["cpu"] / report["pages"] * 1e6),
-            "cpu_of_children_us": round(report["cpu_of_children"] / report["pages"] * 1e6),
-            "database": _size(job / "suite" / "store"),
-        }  # fmt: skip
-        if (seen := job / "suite" / "seen").exists():
-            with TrieStore(seen, readonly=True) as urls:
-                text = sum(len(url.encode()) for url in urls)
-                row |= {
-                    "archived": len(urls), "text": text, "size": _size(seen),
-                    "fresh": urls.stats().fresh, "ratio": round(_size(seen) / max(1, text), 3),
-                }  # fmt: skip
-        print(json.dumps(row), flush=True)
-
-
-def _size(folder: Path) -> int:
-    return sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
-
-
-# The charts
-
-
-def plot(folder: Path) -> None:
-    """Charts of the printed table and of growths in *folder*, beside them."""
-    rows = [json.loads(line) for path in sorted(folder.glob("grow*.jsonl")) for line in path.open()]
-    charts: dict[str, dict[str, list[tuple[float, float]]]] = {}
-    for title, field in CHARTS.items():
-        for row in rows:
-            if field in row:
-                line = charts.setdefault(title, {}).setdefault(row["store"], [])
-                line.append((row["urls"] / 1e6, row[field]))
-    if charts:
-        line_charts(folder / "seen-growth.svg", charts, "million URLs")
-    table_of = folder / "table.txt"
-    if table_of.exists():
-        lines = table_of.read_text().splitlines()[1:]
-        ratios = [(line[:29], line[29:].split()[0]) for line in lines if "not mea" not in line]
-        bars = [(" ".join(label.split()), float(ratio), ratio) for label, ratio in ratios]
-        bar_chart(folder / "seen-sizes.svg", "Size, by the text of the URLs", bars)
-
-
 CHARTS = {
-    "resident set, MB": "resident MB", "own memory, MB": "own MB", "disk, bytes a URL": "bytes",
-    "add, µs": "add", "in, µs": "in", "not in, µs": "not in",
+    "own memory, MB": "own MB", "disk, bytes a URL": "bytes", "add, µs": "add", "in, µs": "in",
+    "not in, µs": "not in", "resident set, MB": "resident MB",
 }  # fmt: skip
 
+Row = dict[str, Any]
 
-def main() -> None:
-    """See the module."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("what", choices=["table", "grow", "crawl", "one", "plot"])
-    parser.add_argument("--lists", type=Path, help="the folder of the real lists")
-    parser.add_argument("--small", action="store_true", help="only show that it runs")
-    parser.add_argument("--urls", type=int, default=100_000_000, help="how many to grow to")
-    parser.add_argument("--store", default="trie", help="trie or sieve; for one, of the table")
-    parser.add_argument("--name", default=LISTS[0], help="the list, for one")
-    parser.add_argument("--memory", type=int, default=64, help="MB of what is fresh")
-    parser.add_argument("--folder", type=Path, help="where to grow, or of what to plot")
-    options = parser.parse_args()
-    if options.what == "table":
-        table(options.lists, options.small)
-    elif options.what == "plot":
-        plot(options.folder)
-    elif options.what == "one":
-        one(options.lists, options.name, options.store, options.small)
-    elif options.what == "crawl":
-        crawl(2_000 if options.small else options.urls, options.store)
+
+def urls_of(lists: Path | None, name: str, count: int | None = None) -> list[str]:
+    """The URLs of a list, each once, or as many made up."""
+    if lists is None:
+        draw = random.Random(name)
+        words = [f"{draw.randrange(1 << 40):x}"[: draw.randint(3, 9)] for _ in range(400)]
+        hosts = [f"https://www.{draw.choice(words)}{n}.example/" for n in range(300)]
+        made = (
+            draw.choice(hosts) + "/".join(draw.choices(words, k=draw.randint(1, 4))) + f"-{n}.html"
+            for n in range(count or 100_000)
+        )
+        return list(made)
+    with lzma.open(lists / f"{name}.txt.xz") as file:
+        lines = (line.rstrip(b"\n").decode("utf-8", "replace") for line in file)
+        return list(islice(dict.fromkeys(lines), count))
+
+
+def batches(urls: Iterable[str], size: int = BATCH) -> Iterator[list[str]]:
+    """The links of page after page."""
+    rest = iter(urls)
+    while batch := list(islice(rest, size)):
+        yield batch
+
+
+def microseconds(action: Callable[[Any], object], each: Sequence[Any], rounds: int = 9) -> float:
+    """CPU time of *action* for one of *each*, the best of some rounds."""
+    best = float("inf")
+    for _ in range(rounds):
+        start = time.thread_time()
+        for one in each:
+            action(one)
+        best = min(best, time.thread_time() - start)
+    return round(best / max(1, len(each)) * 1e6, 2)
+
+
+def lookups(known: Callable[[Any], object], urls: Sequence[Any], new: Sequence[Any]) -> Row:
+    """Times of look-ups of what is known and of what is not."""
+    return {"in": microseconds(known, urls), "not in": microseconds(known, new)}
+
+
+def resident(kind: str = "VmRSS") -> int:
+    """Bytes of the resident set; *kind* as in ``/proc/self/status``."""
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(kind)) * 1024
+
+
+def children() -> float:
+    """CPU seconds of the processes that have ended, which are the builder's."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
+def grown(urls: Sequence[str], start: int, stop: int) -> Iterator[str]:
+    """The URLs from *start* to *stop* of an endless list that begins with *urls*."""
+    for number in range(start, stop):
+        turn, at = divmod(number, len(urls))
+        url = urls[at]
+        if turn:
+            scheme, _, rest = url.partition("://")
+            host, _, path = rest.partition("/")
+            if at % 2:
+                name, dot, end = host.rpartition(".")
+                url = f"{scheme}://{name}{turn}{dot}{end}/{path}"
+            else:
+                folder, _, page = path.rpartition("/")
+                url = f"{scheme}://{host}/{folder}{turn}/{page}"
+        yield url
+
+
+class Sifting:
+    """The sieve as a crawl has it: what is found waits, and a flush in a thread says what is new.
+
+    *spent* is the CPU time of all flushes.
+    """
+
+    def __init__(self, folder: Path, capacity: int) -> None:
+        self._sieve = Sieve(folder, own_log=False, capacity=capacity)
+        self._thread: Thread | None = None
+        self.spent = 0.0
+
+    def __contains__(self, url: str) -> bool:
+        return url in self._sieve
+
+    def __len__(self) -> int:
+        return len(self._sieve)
+
+    @property
+    def behind(self) -> bool:
+        """Whether a flush is due, and another one under way."""
+        return self._sieve.full and self._thread is not None and self._thread.is_alive()
+
+    def add(self, urls: list[str]) -> None:
+        """Offer *urls*, and begin a flush if one is due."""
+        self._sieve.offer(urls)
+        if self._sieve.full and not self.behind:
+            self._begin()
+
+    def _begin(self) -> None:
+        self.wait()
+        self._thread = Thread(target=self._run, args=(self._sieve.begin(),))
+        self._thread.start()
+
+    def _run(self, flush: Flush) -> None:
+        before = time.thread_time()
+        flush.run()
+        self.spent += time.thread_time() - before
+
+    def wait(self) -> None:
+        """Wait for the flush that is under way, and take what it found."""
+        if self._thread is not None:
+            self._thread.join()
+            self._sieve.begin().accept()
+            self._thread = None
+
+    def settle(self) -> None:
+        """Flush all that waits."""
+        self._begin()
+        self.wait()
+
+    def close(self) -> None:
+        """Let go of the files."""
+        self._sieve.close()
+
+
+def grow(lists: Path | None, count: int, kind: str, memory: int, folder: Path) -> None:
+    """Add *count* URLs, and measure before, with the lists in memory, and after each tenth."""
+    urls = [url for name in LISTS for url in urls_of(lists, name)]
+    # Two URLs that differ in nothing but what a round adds would be one.
+    urls = list(dict.fromkeys(urls))
+    random.Random(2).shuffle(urls)
+    trie = kind == "trie"
+    store: TrieStore | Sifting
+    store = TrieStore(folder, memory=memory) if trie else Sifting(folder, memory // BYTES_A_URL)
+    began, waited = time.monotonic(), 0.0
+    before = {"resident MB": resident() >> 20, "own MB": resident("RssAnon") >> 20}
+    print(json.dumps({"store": kind, "urls": 0} | before), flush=True)
+    for tenth in range(10):
+        start, stop = count * tenth // 10, count * (tenth + 1) // 10
+        spent, longest = 0.0, [0.0, 0.0]
+        for batch in batches(grown(urls, start, stop)):
+            clock, cpu = time.perf_counter(), time.thread_time()
+            store.add(batch)
+            cpu = time.thread_time() - cpu
+            longest = [max(longest[0], time.perf_counter() - clock), max(longest[1], cpu)]
+            spent += cpu
+            if store.behind:
+                clock = time.monotonic()
+                store.wait()
+                waited += time.monotonic() - clock
+        if isinstance(store, Sifting):
+            store.settle()
+        row = measured(store, urls, stop, folder) | {
+            "add": round(spent / (stop - start) * 1e6, 2), "longest ms": round(longest[0] * 1e3, 1),
+            "longest cpu ms": round(longest[1] * 1e3, 1), "held": len(store),
+            "waited s": round(waited), "seconds": round(time.monotonic() - began),
+        }  # fmt: skip
+        print(json.dumps({"store": kind, "urls": stop} | row), flush=True)
+    store.close()
+
+
+def measured(store: TrieStore | Sifting, urls: list[str], stop: int, folder: Path) -> Row:
+    """Memory, disk and look-ups of a store that holds the first *stop* grown URLs."""
+    draw = random.Random(stop)
+    places = [draw.randrange(stop) for _ in range(min(SAMPLE, stop // 4))]
+    some = [next(grown(urls, at, at + 1)) for at in places]
+    row = lookups(store.__contains__, some, [f"{url}~" for url in some])
+    if isinstance(store, TrieStore):
+        row["url(id)"] = microseconds(store.url, [store.id(url) for url in some])
+        stats = store.stats()
+        row |= {"ranges": stats.ranges, "segments": stats.segments, "fresh": stats.fresh}
     else:
-        count, memory = options.urls, options.memory << 20
-        if options.small:
-            count, memory = 20_000, 32 * 8_000
+        row["flushes s"] = round(store.spent, 1)
+    disk = sum(path.stat().st_size for path in folder.rglob("*") if path.is_file())
+    return row | {
+        "resident MB": resident() >> 20, "own MB": resident("RssAnon") >> 20,
+        "disk MB": disk >> 20, "bytes": round(disk / len(store), 1),
+        "builder s": round(children()), "builder MB": peak_of_children(),
+    }  # fmt: skip
+
+
+def peak_of_children() -> int:
+    """The largest resident set of a process that has ended."""
+    return resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss >> 10
+
+
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Which store, and how far."""
+    parser.add_argument("--lists", type=Path, help="the folder of the real lists")
+    parser.add_argument("--urls", type=int, default=100_000_000, help="how many to grow to")
+    parser.add_argument("--store", action="append", choices=STORES, help="only this one")
+    parser.add_argument("--memory", type=int, default=64, help="MB of what is fresh")
+    parser.add_argument("--folder", type=Path, help="where to grow")
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    """Let each store grow in a process of its own; it is wrong if a URL is lost."""
+    count, memory = options.urls, options.memory << 20
+    if options.small:
+        count, memory = 4_000, 32 * 4_000
+    charts: dict[str, dict[str, list[tuple[float, float]]]] = {}
+    for store in options.store or STORES:
+        table = report.table(f"{store}, growing to {count:,} URLs", COLUMNS)
         with tempfile.TemporaryDirectory(dir=options.folder) as folder:
-            grow(options.lists, count, options.store, memory, Path(folder))
+            job = [str(options.lists) if options.lists else None, count, store, memory, folder]
+            child = subprocess.Popen(
+                [sys.executable, "-m", "benchmarks.seen", json.dumps(job)],
+                stdout=subprocess.PIPE, text=True, cwd=ROOT,
+            )  # fmt: skip
+            with child:
+                assert child.stdout is not None
+                for line in child.stdout:
+                    row = json.loads(line)
+                    print(line, end="", flush=True)
+                    if row["urls"]:
+                        table.rows.append([row.get(column) for column in COLUMNS])
+                        if row["held"] != row["urls"]:
+                            report.wrong.append(f"{store}: {row['held']} of {row['urls']} URLs")
+                    for title, name in CHARTS.items():
+                        if name in row:
+                            lines = charts.setdefault(title, {}).setdefault(store, [])
+                            lines.append((row["urls"] / 1e6, row[name]))
+            if child.returncode:
+                report.wrong.append(f"{store}: it ended with {child.returncode}")
+        report.show(table)
+    report.lines("Growth", charts, "million URLs")
 
 
 if __name__ == "__main__":
-    main()
+    of_lists, to, kind_of, given, place = json.loads(sys.argv[1])
+    grow(Path(of_lists) if of_lists else None, to, kind_of, given, Path(place))

@@ -1,11 +1,10 @@
 """Traps: a crawl of real pages and six traps ends by itself, with every real page and few others.
 
-    python benchmarks/traps.py            # some 22,000 real pages, the defaults of the profile,
+    python -m benchmarks traps            # some 22,000 real pages, the defaults of the profile,
                                           # and numbers=fail, since the calendar has no end
-    python benchmarks/traps.py --small    # for CI: some 7,200
-    python benchmarks/traps.py --lists DIR    # no crawl: how many real URLs are taken for traps,
+    python -m benchmarks traps --lists DIR    # no crawl: how many real URLs are taken for traps,
                                               # of mixed_500k and sitemaps_300k in DIR
-    python benchmarks/traps.py --bodies DIR   # no crawl: what a page costs; each folder in DIR is
+    python -m benchmarks traps --bodies DIR   # no crawl: what a page costs; each folder in DIR is
                                               # a site of .html files
 
 The web is the in-vitro one with ``traps``: a hundred hosts; an endless calendar, a faceted
@@ -18,7 +17,6 @@ from __future__ import annotations
 import argparse
 import json
 import lzma
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -29,6 +27,7 @@ from pathlib import Path
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.settings import Settings
 
+from benchmarks.report import Report
 from scrapy_spider_suite.crawl.crawl_policy import policy_fields
 from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats
 from scrapy_spider_suite.frontier.entries import Entry
@@ -42,7 +41,7 @@ from scrapy_spider_suite.testing.trap_sites import NAMES, real_pages, trap_of
 from scrapy_spider_suite.urls.extract import PageContext, extract
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.page_digests import content_hash
-from scrapy_spider_suite.urls.traps import DETECTORS
+from scrapy_spider_suite.urls.traps import DETECTORS, Trap
 
 PARTS = ("links", "likeness, if of each", "learning of traps, as it is")
 LISTS = ("mixed_500k.txt.xz", "sitemaps_300k.txt.xz")
@@ -75,8 +74,8 @@ def crawl(web: FakeWebProcess) -> tuple[float, Counter[str], str]:
     return time.monotonic() - began, Counter(met), stats["finish_reason"]
 
 
-def judge(web: FakeWebProcess, allowed: float) -> bool:
-    """Print what the servers logged; whether it is as it should be."""
+def judge(report: Report, web: FakeWebProcess, allowed: float) -> None:
+    """Report what the servers logged, and what should not be."""
     port = web.ready.ports[0]
     real = set(web.web.reachable()) | set(real_pages(lambda host: f"http://{host}:{port}"))
     sites = {each.replace("/", f":{port}/", 1) for each in trap_sites.OrdinarySite().real()}
@@ -91,12 +90,16 @@ def judge(web: FakeWebProcess, allowed: float) -> bool:
         name = host if host in trap_sites.ordinary_hosts() else "unknown"
         others[(trap_of(host, path) if "-trap." in host else None) or name] += 1
     for name in (*NAMES, *trap_sites.ordinary_hosts()):
-        print(f"{name:15} {others[name]:6,} pages{' beside the real ones' * (name not in NAMES)}")
+        beside = "" if name in NAMES else " beside the real ones"
+        report.say(f"{name:15} {others[name]:6,} pages{beside}")
     trapped = sum(others[name] for name in NAMES)
     missed, share = len(wanted - fetched.keys()), trapped / len(fetched)
-    print(f"real pages      {len(wanted) - missed:6,} of {len(wanted):,}")
-    print(f"in traps        {trapped:6,} of {len(fetched):,} pages fetched, {share:.2%}")
-    return not missed and share <= allowed and not others["unknown"]
+    report.say(f"real pages      {len(wanted) - missed:6,} of {len(wanted):,}")
+    report.say(f"in traps        {trapped:6,} of {len(fetched):,} pages fetched, {share:.2%}")
+    if missed or share > allowed or others["unknown"]:
+        report.wrong.append(
+            f"{missed} real pages missed, {share:.2%} in traps, {others['unknown']} unknown"
+        )
 
 
 def urls_in(path: Path) -> Iterator[str]:
@@ -115,7 +118,7 @@ def best_of_three(traps: Traps, urls: list[str]) -> float:
     return min(times)
 
 
-def false_positives(folder: Path) -> None:
+def false_positives(report: Report, folder: Path) -> None:
     """Take each URL of the real lists for a link; print what is refused, and what that costs."""
     settings = SuiteSettings.from_settings(Settings({"SUITE_PROFILE": "broad"}))
     for name in LISTS:
@@ -134,22 +137,22 @@ def false_positives(folder: Path) -> None:
                 continue
             entry, record = Entry(host, url), records.setdefault(host, HostRecord())
             began = time.process_time()
-            traps.take(entry, record)
+            traps.admit(entry, record)
             taking += time.process_time() - began
             record.pending += 1
-        print(
+        report.say(
             f"{name}: {refused.total():,} of {len(urls):,} refused "
             f"({refused.total() / len(urls):.4%}): {dict(refused.most_common())}, "
-            f"{traps.met['prefix']:,} put last"
+            f"{traps.met[Trap.PREFIX]:,} put last"
         )
         # Most links of a page lead to its own host, and were made a moment ago: the best of three.
         urls.sort()
         asking = sum(best_of_three(traps, urls[at : at + 500]) for at in range(0, len(urls), 500))
         each = 1e6 / len(urls)
-        print(f"  a link {asking * each:.2f} us, a new one {taking * each:.2f} us more")
+        report.say(f"  a link {asking * each:.2f} us, a new one {taking * each:.2f} us more")
 
 
-def cost_of_pages(folder: Path) -> None:
+def cost_of_pages(report: Report, folder: Path) -> None:
     """Let a job learn from the pages of each site in *folder*, and print what that costs."""
     settings = SuiteSettings.from_settings(Settings({"SUITE_PROFILE": "broad"}))
     spent: Counter[str] = Counter()
@@ -169,21 +172,23 @@ def cost_of_pages(folder: Path) -> None:
             for what, began, ended in zip(PARTS, times[:-1], times[1:], strict=True):
                 spent[what] += round((ended - began) * 1e9)
             pages += 1
-    print(f"{pages:,} pages: " + ", ".join(f"{x} {spent[x] / pages / 1e3:.0f} us" for x in PARTS))
+    each = ", ".join(f"{part} {spent[part] / pages / 1e3:.0f} us" for part in PARTS)
+    report.say(f"{pages:,} pages: {each}")
 
 
-def main() -> None:
-    """Measure; exit code 1 if the crawl is not as it should be."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="for CI")
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """What is measured without a crawl."""
     parser.add_argument("--lists", metavar="DIR", type=Path, help="the folder of the real lists")
     parser.add_argument("--bodies", metavar="DIR", type=Path, help="a folder of real sites")
-    options = parser.parse_args()
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    """Measure; it is wrong if the crawl is not as it should be."""
     if options.bodies is not None:
-        cost_of_pages(options.bodies)
+        cost_of_pages(report, options.bodies)
         return
     if options.lists is not None:
-        false_positives(options.lists)
+        false_positives(report, options.lists)
         return
     with tempfile.TemporaryDirectory() as folder:
         config = FakeWebConfig(
@@ -195,10 +200,7 @@ def main() -> None:
         with FakeWebProcess(config) as web:
             seconds, met, reason = crawl(web)
             web.stop()
-            good = judge(web, ALLOWED_SMALL if options.small else ALLOWED)
-        print(f"ended by itself ({reason}) after {seconds:.1f} s: {json.dumps(met)}")
-    sys.exit(not (good and reason == "finished"))
-
-
-if __name__ == "__main__":
-    main()
+            judge(report, web, ALLOWED_SMALL if options.small else ALLOWED)
+        report.say(f"ended by itself ({reason}) after {seconds:.1f} s: {json.dumps(met)}")
+    if reason != "finished":
+        report.wrong.append(f"it ended with {reason}")

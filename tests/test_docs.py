@@ -20,6 +20,7 @@ import scrapy.commands
 from scrapy.settings import Settings
 
 import scrapy_spider_suite
+from benchmarks.__main__ import NAMES as BENCHMARKS
 from scrapy_spider_suite.cluster.handover.handover_file import FileCounters
 from scrapy_spider_suite.cluster.ledger.grants import GrantCounters
 from scrapy_spider_suite.cluster.messages import MessageCounters
@@ -333,9 +334,10 @@ def test_python_blocks_compile(page: Path) -> None:
                     assert hasattr(module, alias.name), alias.name
 
 
-@pytest.mark.parametrize("name", ["benchmarks", "tests/crawl"])
-def test_every_script_that_is_named_exists(name: str) -> None:
+def test_every_script_that_is_named_exists() -> None:
     """Figures come from commands that can be typed."""
     for page in PAGES:
-        for path in re.findall(rf"\b{name}/[\w/]+\.py", text_of(page)):
+        for path in re.findall(r"\btests/crawl/[\w/]+\.py", text_of(page)):
             assert (ROOT / path).is_file(), path
+        for name in re.findall(r"python -m benchmarks ([a-z]\S*[a-z])", text_of(page)):
+            assert name in BENCHMARKS or name == "page", name

@@ -44,7 +44,7 @@ T = TypeVar("T")
 
 _DISK_RETRY = 0.25  # seconds between two attempts to write
 _HOST_BYTES = 6144
-"""Memory of one resident host; a front of eight takes 5,200 (``benchmarks/frontier.py``)."""
+"""Memory of one resident host; a front of eight takes 5,200 (benchmark ``frontier``)."""
 
 STARTING: ContextVar[bool] = ContextVar("STARTING", default=False)
 """Whether the running code is the spider's ``start()``: its downloads are the operator's own."""

@@ -138,6 +138,7 @@ class FakeWebConfig:
     changes_sigma: float = knob(0.0, "sigma", "spread of how often pages change")
     conditional: float = knob(1.0, "share", "share of changing pages with ETag, Last-Modified, 304")
     coded: float = knob(0.0, "share", "share of pages that come compressed or in chunks")
+    cookies: float = knob(0.0, "share", "share of pages that set a cookie")
     messy: float = knob(0.0, "share", "share of links in odd but correct HTML and URL forms")
     overrides: Mapping[int, Mapping[str, float]] = knob({}, "table", "host index -> its traits")
 
@@ -145,6 +146,9 @@ class FakeWebConfig:
     port: int = knob(0, "count", "HTTP port (0 = any free one; the command tries 8080 first)")
     one_address: bool = knob(False, "flag", "one port an address on 127.0.0.1, as on macOS")
     keep_alive: float = knob(15.0, "secs", "idle time before a connection is closed (0 = at once)")
+    certificate: Path | None = knob(  # noqa: RUF009
+        None, "file", "serve https with this certificate and key (PEM)"
+    )
     sites: Mapping[str, str] = knob({}, "table", "host name -> folder of files that it serves")
     hostile: bool = knob(False, "flag", "also serve hostile.test, where every answer is malicious")
     hostile_pace: float = knob(1.0, "secs", "pause between the pieces of a slow hostile answer")
@@ -182,6 +186,11 @@ class FakeWebConfig:
             raise SettingsError.of("hosts", 0, "at least 1 without --site, --hostile or --traps")
         for host, traits in self.overrides.items():
             _check_override(host, traits, self.hosts)
+
+    def origin(self, host: str, port: int) -> str:
+        """Return scheme, name and port of *host*."""
+        scheme, usual = ("http", 80) if self.certificate is None else ("https", 443)
+        return f"{scheme}://{host}" + (f":{port}" if port != usual else "")
 
     def to_json(self) -> str:
         changed = {

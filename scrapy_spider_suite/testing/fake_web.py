@@ -13,6 +13,7 @@ import errno
 import os
 import queue
 import socket
+import ssl
 import subprocess
 import sys
 from collections.abc import Callable, Coroutine, Sequence
@@ -166,8 +167,8 @@ class HostTable:
         def take(count: int) -> list[LoopbackEndpoint]:
             return list(islice(places, count))
 
+        self._config = config
         self._web = web
-        self._coded = config.coded
         self._pool = take(config.addresses)
         self._synthetic = SyntheticSite(web)
         ours = take(2)
@@ -215,15 +216,16 @@ class HostTable:
         return self.endpoint(host).address
 
     def base(self, host: str) -> str:
-        port = self.endpoint(host).port
-        return f"http://{host}" + (f":{port}" if port != 80 else "")
+        """Return scheme, name and port of *host*. Raises LookupError."""
+        return self._config.origin(host, self.endpoint(host).port)
 
     def route(self, request: http.Request) -> http.ServerReply:
         site = self._sites.get(request.host, self._synthetic)
         if self._traps and request.host.endswith(".farm-trap.test"):
             site = self._sites["farm-trap.test"]
         try:
-            return http.encode_reply(site.answer(request), request, self._coded)
+            reply = http.encode_reply(site.answer(request), request, self._config.coded)
+            return http.set_cookie(reply, request, self._config.cookies)
         except LookupError:
             return http.make_reply(MISDIRECTED, f"no host is called {request.host[:200]!r}\n")
 
@@ -379,10 +381,11 @@ class FakeWeb:
             keep_alive=config.keep_alive, limit=max(1, self._connections),
         )  # fmt: skip
         loop = asyncio.get_running_loop()
+        tls = None if config.certificate is None else _tls_context(config.certificate)
         closing.push_async_callback(self._hang_up)
         for bound, place in zip(listeners.sockets[:-2], listeners.endpoints, strict=False):
             factory = partial(http.ServerConnection, self._reception, place.address)
-            server = await loop.create_server(factory, sock=bound, backlog=BACKLOG)
+            server = await loop.create_server(factory, sock=bound, backlog=BACKLOG, ssl=tls)
             closing.callback(server.close)
         for client in _block(listeners.sockets[-1]):
             closing.callback(client.close)
@@ -444,6 +447,15 @@ def _writable(name: str, path: Path | None) -> Path | None:
         except OSError as error:
             raise SettingsError(f"{name} = {str(path)!r}: {error.strerror}") from None
     return path
+
+
+def _tls_context(path: Path) -> ssl.SSLContext:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(path)
+    except OSError as error:
+        raise SettingsError(f"certificate = {str(path)!r}: {error.strerror or error}") from None
+    return context
 
 
 def _block(hanging: socket.socket) -> list[socket.socket]:

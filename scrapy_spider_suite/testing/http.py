@@ -131,6 +131,17 @@ def encode_reply(answer: ServerReply, request: Request, share: float) -> ServerR
     return answer._replace(data=head + b"\r\n\r\n" + body)
 
 
+def set_cookie(answer: ServerReply, request: Request, share: float) -> ServerReply:
+    """Let a *share* of the URLs' answers set a cookie of their host; always the same URLs."""
+    if not share or answer.status != 200 or answer.script is not None:
+        return answer
+    draw = crc32(f"{request.target}{request.host}".encode("latin-1", "replace"))
+    if draw >= share * (1 << 32):
+        return answer
+    field = b"\r\nSet-Cookie: visit%d=%08x; Path=/\r\n" % (draw % 4, draw)
+    return answer._replace(data=answer.data.replace(b"\r\n", field, 1))
+
+
 @cache
 def _encoders() -> dict[str, Callable[[bytes], bytes]]:
     found: dict[str, Callable[[bytes], bytes]] = {"gzip": lambda body: gzip.compress(body, _FAST)}

@@ -140,7 +140,7 @@ class SyntheticWeb:
 
     def _base(self, host: int) -> str:
         port = self._ports[self.address_index(host) % len(self._ports)]
-        return f"http://{self.host_name(host)}" + (f":{port}" if port != 80 else "")
+        return self.config.origin(self.host_name(host), port)
 
     def roots(self, count: int | None = None) -> list[str]:
         wanted = self.config.hosts if count is None else min(count, self.config.hosts)

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import re
-import subprocess
-import sys
 from collections import Counter
 from pathlib import Path
 from unittest import mock
@@ -207,15 +204,3 @@ def test_a_bad_file_of_scores_is_named(tmp_path: Path) -> None:
         ScoreTable.read(path)
     path.write_text("")
     assert ScoreTable.read(path).get("a.test") == 0.0
-
-
-def test_the_benchmark_runs() -> None:
-    """benchmarks/graph.py, small: what comes out is what went in."""
-    script = Path(__file__).parents[2] / "benchmarks" / "graph.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--small"], capture_output=True, text=True, check=True
-    )
-    assert "those that went in" in done.stdout
-    difference = re.search(r"difference of a rank: (\S+)", done.stdout)
-    assert difference is not None
-    assert float(difference[1]) < 1e-6

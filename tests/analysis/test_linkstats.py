@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
@@ -190,12 +187,3 @@ def test_a_damaged_row_is_named(data: bytes) -> None:
     rows.put(b"h" + b"test.a", data)
     with pytest.raises(JobDamagedError):
         LinkStats(rows).host("a.test")
-
-
-def test_the_benchmark_runs() -> None:
-    """benchmarks/linkstats.py, small: a line for each kind of page."""
-    script = Path(__file__).parents[2] / "benchmarks" / "linkstats.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--small"], capture_output=True, text=True, check=True
-    )
-    assert len(re.findall(r"\d+ us a page", done.stdout)) == 2

@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
-import subprocess
-import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -111,12 +107,3 @@ def test_the_next_run_remembers() -> None:
 def test_pages_with_little_text_have_none(body: bytes) -> None:
     """There is nothing to compare."""
     assert signature(body) is None
-
-
-def test_the_benchmark_runs() -> None:
-    """benchmarks/duplicates.py, small: a line for each digest."""
-    script = Path(__file__).parents[2] / "benchmarks" / "duplicates.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--small"], capture_output=True, text=True, check=True
-    )
-    assert len(re.findall(r"[\d.]+ us a page", done.stdout)) >= 5

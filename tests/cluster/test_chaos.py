@@ -1,4 +1,4 @@
-"""Agents come and go at random, in bad company: one polite crawl. benchmarks/chaos.py is longer."""
+"""Agents come and go at random, in bad company: one polite crawl; `chaos` is longer."""
 
 from __future__ import annotations
 

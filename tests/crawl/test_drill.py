@@ -1,5 +1,5 @@
-"""Operating a crawl that runs, from a complaint to another machine; benchmarks/drill.py is the
-same at full size."""
+"""Operating a crawl that runs, from a complaint to another machine; the benchmark
+`drill` is the same at full size."""
 
 from __future__ import annotations
 

@@ -6,8 +6,6 @@ import asyncio
 import gzip
 import random
 import shutil
-import subprocess
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
@@ -48,7 +46,6 @@ from scrapy_spider_suite.urls.traps import Trap
 
 Run = Callable[[Any], Crawled]
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "on_demand.py"
 WEB = FakeWebConfig(hosts=5, pages=40, degree=8, addresses=5, errors=0.03, redirects=0.03)
 TABLES = "links,hosts,statuses,types,sizes,languages,out"
 
@@ -112,15 +109,6 @@ def test_the_same_as_eager(tmp_path: Path) -> None:
     assert edges(eager) == edges(late)
     assert list(verify(late / "packs")) == []
     assert peaks["on-demand"] < peaks["eager"]
-
-
-@pytest.mark.slow
-def test_the_benchmark_small() -> None:
-    """benchmarks/on_demand.py: no outcome differs, and a tenth of the frontier is enough."""
-    ended = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--small"], capture_output=True, text=True, check=False
-    )
-    assert ended.returncode == 0, ended.stdout + ended.stderr[-3000:]
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Politeness and speed as the server's log shows them (promise 1); benchmarks/politeness.py is
+"""Politeness and speed as the server's log shows them (promise 1); the benchmark `politeness` is
 the same at full size."""
 
 from __future__ import annotations

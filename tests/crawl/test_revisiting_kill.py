@@ -1,11 +1,8 @@
-"""Revisits over sudden ends, and benchmarks/freshness.py, small."""
+"""Revisits over sudden ends."""
 
 from __future__ import annotations
 
 import random
-import re
-import subprocess
-import sys
 from collections import Counter
 from itertools import pairwise
 from pathlib import Path
@@ -20,7 +17,6 @@ from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "freshness.py"
 EVERY = 1.0
 
 
@@ -63,15 +59,3 @@ def test_kills_lose_no_plan(tmp_path: Path) -> None:
         by_page.setdefault((each.host, each.path), []).append(each.start)
     short = sum(b - a < EVERY - 0.1 for times in by_page.values() for a, b in pairwise(times))
     assert short <= 2 * 32, "only what was in flight at a kill is fetched before it is due"
-
-
-@pytest.mark.slow
-def test_adaptive_and_fixed_at_equal_bandwidth() -> None:
-    """As many visits, and no less fresh; how much fresher takes longer to be seen."""
-    done = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--small"], capture_output=True, text=True, check=True
-    )
-    found = re.findall(r"^(\w+) +fresh +([\d.]+)%, ([\d,]+) visits", done.stdout, re.M)
-    rows = {name: (float(part), int(visits.replace(",", ""))) for name, part, visits in found}
-    assert rows["adaptive"][0] > rows["fixed"][0] - 5
-    assert rows["adaptive"][1] < 1.25 * rows["fixed"][1]

@@ -1,4 +1,4 @@
-"""Traps and mining in real crawls; benchmarks/traps.py is the large one."""
+"""Traps and mining in real crawls; the benchmark `traps` is the large one."""
 
 from __future__ import annotations
 
@@ -17,15 +17,16 @@ from scrapy_spider_suite.testing import FakeWebConfig
 from scrapy_spider_suite.testing.fake_web import FakeWeb
 from scrapy_spider_suite.urls.traps import Trap
 
-BENCHMARK = Path(__file__).parents[2] / "benchmarks" / "traps.py"
+ROOT = Path(__file__).parents[2]
 
 
 @pytest.mark.slow
 def test_a_web_with_six_traps() -> None:
     """It ends, with every real page; with so few of them, tight limits and hardly any trap page."""
     done = subprocess.run(
-        [sys.executable, str(BENCHMARK), "--small"], capture_output=True, text=True, timeout=600
-    )
+        [sys.executable, "-m", "benchmarks", "traps", "--small"], capture_output=True, text=True,
+        timeout=600, cwd=ROOT, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
     assert "ended by itself (finished)" in done.stdout
 

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+import argparse
 import random
 import re
-import subprocess
-import sys
 from math import exp, expm1, inf
-from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import revisits
+from benchmarks.report import Report
 from scrapy_spider_suite.frontier.revisit_rules import (
     CHANGES_MAX,
     DAY,
@@ -268,11 +268,9 @@ def test_a_budget_of_visits() -> None:
 
 
 def test_adaptive_is_fresher_than_fixed() -> None:
-    """benchmarks/revisits.py, small, in virtual time: at equal visits, and not too well."""
-    script = Path(__file__).parents[2] / "benchmarks" / "revisits.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--small"], capture_output=True, text=True, check=True
-    )
-    fresh = {name: float(part) for name, part in re.findall(r"(\w+) +fresh +([\d.]+)", done.stdout)}
+    """The benchmark `revisits`, small, in virtual time: at equal visits, and not too well."""
+    report = Report("revisits", "")
+    revisits.run(argparse.Namespace(small=True), report)
+    fresh = {str(row[0]): float(str(row[1]).rstrip("%")) for row in report.tables[0].rows}
     assert fresh["fixed"] < fresh["adaptive"] < fresh["known"] + 0.5
     assert fresh["fixed"] + 1 < fresh["dated"] < fresh["known"] + 0.5

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
@@ -210,16 +208,6 @@ def test_robots_do_not_use_up_a_turn(crawl: Callable[..., Crawl]) -> None:
     assert hosts_of(running) == []
     running.run()
     assert hosts_of(running) == ["1", "2", "3", "4"]
-
-
-def test_the_benchmark_runs() -> None:
-    """benchmarks/windows.py, small: a row for each window, none faster than none."""
-    script = Path(__file__).parents[2] / "benchmarks" / "windows.py"
-    command = [sys.executable, str(script), "--small"]
-    said = subprocess.run(command, capture_output=True, text=True, check=True).stdout
-    rates = [float(row.split()[-4]) for row in said.splitlines()[2:]]
-    assert len(rates) == 6
-    assert max(rates) == rates[0] > 5.0
 
 
 @pytest.mark.parametrize("kind", ["top", "leaf"])

@@ -1,4 +1,4 @@
-"""What other people's programs say of whole packs, and the benchmark."""
+"""What other people's programs say of whole packs."""
 
 from __future__ import annotations
 
@@ -85,32 +85,3 @@ def fields(line: str) -> tuple[str, str, dict[str, str]]:
     """Key, time and what is said of the page, without its links."""
     key, stamp, text = line.split(" ", 2)
     return key, stamp, {n: v for n, v in json.loads(text).items() if n != "metadata"}
-
-
-def small(name: str, *more: str) -> str:
-    """What a benchmark prints, small."""
-    script = Path(__file__).parents[2] / "benchmarks" / name
-    command = [sys.executable, str(script), "--small", *more]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-
-def test_the_benchmark_runs() -> None:
-    """benchmarks/packs.py, small: a line for each format."""
-    said = small("packs.py")
-    for name in ("lzo, lzallright", "zst", "gz", "records, head as it came", "20 packs: by URL",
-                 "index of 1,000 pages"):  # fmt: skip
-        assert f"\n{name}" in said
-
-
-@pytest.mark.slow
-def test_what_packing_costs_a_crawl_is_measured() -> None:
-    """benchmarks/packing.py, small."""
-    assert "\nmedian: packing " in small("packing.py")
-
-
-@pytest.mark.slow
-def test_a_crawl_in_every_coding() -> None:
-    """benchmarks/faithful.py, small; kills and lzop are in `test_kills_lose_no_page`."""
-    said = small("faithful.py", "--form", "gz", "--kills", "0")
-    assert "; 61 pages" in said
-    assert said.endswith("everything is as it should be\n")

@@ -43,13 +43,14 @@ class Size:
     def web(self, log: Path, **knobs: Any) -> FakeWebConfig:
         """A web with redirects, Crawl-delays, refusals and addresses that several hosts share."""
         special: dict[int, dict[str, float]] = {}
+        fewer = max(1, self.pages // 3)
         for host in range(self.hosts):
             if host % _KINDS == 3:
                 special[host] = {
-                    "crawl_delay": self.crawl_delay, "pages": self.pages // 3, "robots_status": 200,
+                    "crawl_delay": self.crawl_delay, "pages": fewer, "robots_status": 200,
                 }  # fmt: skip
             elif host % _KINDS in _REFUSING:
-                special[host] = {"retry_after_requests": _REFUSALS, "pages": self.pages // 3}
+                special[host] = {"retry_after_requests": _REFUSALS, "pages": fewer}
         for host, traits in knobs.pop("overrides", {}).items():
             special.setdefault(host, {}).update(traits)
         config = FakeWebConfig(

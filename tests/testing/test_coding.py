@@ -40,3 +40,20 @@ def test_pages_are_what_they_are(
         assert ask(web, web.url("h000000.fake.test", "/none")).body == b"no such page\n"
     assert {coding for coding, _ in ways} == expected
     assert {(coding, way) for coding in expected for way in ("chunks", "whole")} == ways
+
+
+def test_cookies(ask: Callable[..., Any]) -> None:
+    """A share of the pages sets one, always the same pages; other answers set none."""
+    with FakeWeb(FakeWebConfig(hosts=6, pages=12, addresses=3, cookies=0.5)) as web:
+        urls = [
+            web.url(web.web.host_name(host), web.web.path(page))
+            for host in range(6)
+            for page in range(12)
+        ]
+        twice = [[ask(web, url).fields.get("set-cookie") for url in urls] for _ in range(2)]
+        assert ask(web, web.url("h000000.fake.test", "/none")).fields.get("set-cookie") is None
+    assert twice[0] == twice[1]
+    assert 20 < sum(cookie is not None for cookie in twice[0]) < 52
+    assert {cookie.partition("=")[0] for cookie in twice[0] if cookie} <= {
+        f"visit{number}" for number in range(4)
+    }

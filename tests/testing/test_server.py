@@ -6,15 +6,18 @@ import asyncio
 import contextlib
 import resource
 import socket
+import ssl
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from http.client import HTTPSConnection
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.byte_servers import tls_context
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.testing import FakeWeb, FakeWebConfig, Ready, gaps, read_arrivals
@@ -226,3 +229,23 @@ def test_an_answer_never_ends_after_its_client_has_it(small: FakeWeb, ask: Ask) 
     ends = [each.end for each in small.arrivals[count:]]
     assert len(ends) == 50
     assert all(end <= at for end, at in zip(ends, received, strict=True))
+
+
+def test_https(tmp_path: Path) -> None:
+    """Everything is served over TLS, and says so in its links; no such file is refused."""
+    tls_context(tmp_path, "h000000.fake.test")
+    config = FakeWebConfig(hosts=3, pages=5, addresses=2, certificate=tmp_path / "server.pem")
+    with FakeWeb(config) as web:
+        assert all(seed.startswith("https://h") for seed in web.ready.seeds)
+        place = web.directory.endpoint("h000000.fake.test")
+        unchecked = ssl._create_unverified_context()
+        client = HTTPSConnection(place.address, place.port, context=unchecked)
+        for _ in range(2):
+            client.request("GET", "/", headers={"Host": f"h000000.fake.test:{place.port}"})
+            body = client.getresponse().read()
+            assert b"https://h" in body
+            assert b"http://" not in body
+        client.close()
+        assert len(web.arrivals) == 2
+    with pytest.raises(SettingsError, match="certificate"):
+        FakeWeb(FakeWebConfig(hosts=1, certificate=tmp_path / "none")).__enter__()

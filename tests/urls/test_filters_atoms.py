@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import re
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -292,16 +290,6 @@ def test_surt() -> None:
     assert surt("http://www.example.org/a/b?c") == "(org,example,www,)/a/b?c"
     assert surt("https://example.org:8443/") == "(org,example,:8443)/"
     assert surt("http://[2001:db8::1]/x") == "([2001:db8::1])/x"
-
-
-def test_the_benchmark_runs() -> None:
-    """Its figures are those of the manual."""
-    script = Path(__file__).parents[2] / "benchmarks" / "filters.py"
-    done = subprocess.run(
-        [sys.executable, str(script), "--small"], capture_output=True, text=True, check=True
-    )
-    assert done.stdout.count(" us a link ") >= 19
-    assert "ms for a body of 65,536 bytes" in done.stdout
 
 
 # Countries

@@ -3,17 +3,12 @@
 from __future__ import annotations
 
 import re
-import subprocess
-import sys
 from pathlib import Path
-
-import pytest
 
 from scrapy_spider_suite.urls.normalize import normalize
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "normal-form.md").read_text(encoding="utf-8")
-BENCHMARKS = ROOT / "benchmarks"
 
 
 def rows(head: str) -> list[list[str]]:
@@ -47,11 +42,3 @@ def test_the_table_of_rules() -> None:
             assert found in (wanted, base + (wanted or "-").removeprefix("/")), rule
             checked += 1
     assert checked >= 8
-
-
-@pytest.mark.parametrize("script", ["links.py", "normalizers.py"])
-def test_the_benchmarks_run(script: str) -> None:
-    """The small ones, as they are documented."""
-    command = [sys.executable, str(BENCHMARKS / script), "--small"]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=ROOT)
-    assert "the suite" in done.stdout or "sum of those" in done.stdout

@@ -1,7 +1,6 @@
 """Packs of a crawl of real sites in every coding, killed again and again, as other tools see them.
 
-    python benchmarks/faithful.py [--form gz] [--kills 10] [--indexer PROGRAM]   # some minutes
-    python benchmarks/faithful.py --small                                        # made-up pages
+    python -m benchmarks tools [--form gz] [--kills 10] [--indexer PROGRAM]   # some minutes
 
 The documentation sites of the tests (Debian packages, which are downloaded) are served with gzip,
 br and chunked transfer, and crawled with packs. After each kill the packs that were left are
@@ -10,7 +9,7 @@ given to `lzop -t` and `lzop -dc PACK | warcio index -` (lzo), or `warcio index`
 and PROGRAM (gz): pywb's `cdx-indexer` or `cdxj-indexer`, whose lines have to be those of the pack's
 index. warcio's library checks all digests, too; its command `check` cannot with br and Brotli 1.2,
 whatever the file. At the end every body that the packs give is compared with the file that was
-served. Exit code 1: something is not as it should be.
+served.
 """
 
 from __future__ import annotations
@@ -28,14 +27,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))
-
-from search import made_up_site
 from support.crawls import crawl_over_kills, web_settings
 from support.packs import warcio_records
 from support.real_sites import SITES, unpack_sites
-from warcio.exceptions import ArchiveLoadFailed
+from warcio.exceptions import ArchiveLoadFailed  # type: ignore[import-untyped]
 
+from benchmarks.links import made_up_page
+from benchmarks.report import Report
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.packs.pack_file import index_path, is_pack
 from scrapy_spider_suite.packs.writer import recover_folder
@@ -102,9 +100,22 @@ def entry(line: str) -> tuple[str, ...]:
     return (key, stamp, row["url"], digest, row.get("status", ""), row["offset"], row["length"])
 
 
+def made_up_site(folder: Path, count: int) -> Path:
+    """A site of *count* pages, each linked from the first."""
+    draw = random.Random(1)
+    site = folder / "made-up"
+    site.mkdir()
+    for number in range(count):
+        (site / f"{number}.html").write_bytes(made_up_page(draw))
+    links = "".join(f'<a href="/{number}.html">page {number}</a> ' for number in range(count))
+    (site / "index.html").write_text(f"<title>All pages</title>{links}")
+    return site
+
+
 def crawl_sites(
-    sites: dict[str, Path], seeds: dict[str, str], form: str, kills: int, tools: Tools
-) -> None:
+    report: Report, sites: dict[str, Path], seeds: dict[str, str], form: str, kills: int,
+    tools: Tools,
+) -> None:  # fmt: skip
     """Crawl them to the end, over so many kills; show what came of it."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
@@ -134,10 +145,12 @@ def crawl_sites(
         tools.wrong += [f"{each.path}: {each.what}" for each in verify(packs)]
         ways, wrong = bodies(packs, sites)
         tools.wrong += wrong
-        print(f"{form}: {len(left)} kills, {len(tools.seen)} packs for the tools of others; "
-              f"{sum(ways.values()):,} pages")  # fmt: skip
+        report.say(
+            f"{form}: {len(left)} kills, {len(tools.seen)} packs for the tools of others; "
+            f"{sum(ways.values()):,} pages"
+        )
         for (coding, chunked), count in sorted(ways.items()):
-            print(f"  {coding or 'as it is'}{', in chunks' if chunked else ''}: {count:,}")
+            report.say(f"  {coding or 'as it is'}{', in chunks' if chunked else ''}: {count:,}")
 
 
 def bodies(packs: Path, sites: dict[str, Path]) -> tuple[Counter[tuple[str, bool]], list[str]]:
@@ -156,14 +169,15 @@ def bodies(packs: Path, sites: dict[str, Path]) -> tuple[Counter[tuple[str, bool
     return ways, wrong
 
 
-def main() -> int:
-    """Crawl and print what was found."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--small", action="store_true", help="only show that it runs")
+def add_options(parser: argparse.ArgumentParser, name: str) -> None:
+    """Which format, and how often it is killed."""
     parser.add_argument("--form", default="lzo", choices=("lzo", "gz"), help="lzo, or gz")
     parser.add_argument("--kills", type=int, default=10, help="how often (10)")
     parser.add_argument("--indexer", default="", metavar="PROGRAM", help="for packs in gz")
-    options = parser.parse_args()
+
+
+def run(options: argparse.Namespace, report: Report) -> None:
+    """Crawl, and report what was found."""
     tools = Tools(options.indexer)
     with tempfile.TemporaryDirectory() as name:
         if options.small:
@@ -172,10 +186,5 @@ def main() -> int:
         else:
             sites = unpack_sites(Path(name))
             seeds = {site.name: site.start for site in SITES}
-        crawl_sites(sites, seeds, options.form, options.kills, tools)
-    print("\n".join(tools.wrong[:50]) or "everything is as it should be")
-    return bool(tools.wrong)
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+        crawl_sites(report, sites, seeds, options.form, options.kills, tools)
+    report.wrong += tools.wrong[:50]

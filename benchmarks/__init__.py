@@ -1,0 +1,1 @@
+"""Benchmarks of the suite and its peers: ``python -m benchmarks``."""

@@ -1,0 +1,155 @@
+"""One crawl by Scrapy, with or without the suite, as JSON on the command line says.
+
+Its keys: ``spider``, ``settings``, ``seeds``, and ``names``, the file of a table of addresses.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+COMMON: dict[str, Any] = {
+    "LOG_LEVEL": "WARNING",
+    "TELNETCONSOLE_ENABLED": False,
+    "USER_AGENT": "suite-benchmarks/1.0 (+https://benchmarks.example/)",
+}
+BROAD_SCRAPY: dict[str, Any] = {
+    # What Scrapy's documentation advises for broad crawls.
+    "COOKIES_ENABLED": False,
+    "DOWNLOAD_TIMEOUT": 15,
+    "REACTOR_THREADPOOL_MAXSIZE": 20,
+    "RETRY_ENABLED": False,
+    "SCHEDULER_PRIORITY_QUEUE": "scrapy.pqueues.DownloaderAwarePriorityQueue",
+}
+SUITE: dict[str, Any] = {"ADDONS": {"scrapy_spider_suite.Addon": 500}}
+RESOLVER = {"DNS_RESOLVER": "__main__.TableResolver"}
+TABLE: dict[str, str] = {}
+BEAT = 0.005
+
+
+class Passing:
+    """A downloader middleware of a project: rows take Scrapy's engine for its sake."""
+
+    def process_request(self, request: Any) -> None:
+        """Let it pass."""
+
+
+def spiders_of(seeds: list[str]) -> dict[str, Any]:
+    """The spiders that do without the suite."""
+    import scrapy
+    from scrapy.linkextractors import LinkExtractor
+
+    class Plain(scrapy.Spider):
+        """Follows every link as Scrapy's documentation shows it."""
+
+        name = "plain"
+        start_urls = seeds
+        links = LinkExtractor()
+
+        def parse(self, response: Any) -> Iterator[Any]:
+            """A request for each link."""
+            for link in self.links.extract_links(response):
+                yield scrapy.Request(link.url)
+
+    class Items(scrapy.Spider):
+        """An ordinary spider with selectors and items."""
+
+        name = "items"
+        start_urls = seeds
+
+        def parse(self, response: Any) -> Iterator[Any]:
+            """An item, and a request for each link."""
+            yield {"url": response.url, "title": response.css("title::text").get()}
+            yield from response.follow_all(response.css("a"))
+
+    return {"plain": Plain, "items": Items}
+
+
+def suite_spiders(seeds: list[str]) -> dict[str, Any]:
+    """Those of the suite."""
+    from scrapy_spider_suite.spiders import BroadSpider
+
+    class Bulk(BroadSpider):
+        """Follows everything."""
+
+        name = "bulk"
+        start_urls = seeds
+
+    class Parsing(Bulk):
+        """Has an item of each page, too."""
+
+        name = "parsing"
+
+        def parse_page(self, response: Any) -> Iterator[Any]:
+            """An item."""
+            yield {"url": response.url, "title": response.css("title::text").get()}
+
+    class Counted(Bulk):
+        """Says ten times a second how many URLs are known, and how late its loop was."""
+
+        name = "counted"
+
+        async def start(self) -> Any:
+            """As a bulk spider starts, and begin to count."""
+            self.counting = asyncio.ensure_future(self.count())
+            async for each in super().start():
+                yield each
+
+        async def count(self) -> None:
+            """Print lines: time, URLs, and by how many ms the loop came back late, each 5 ms."""
+            from scrapy_spider_suite.crawl.context import get_crawl
+
+            late: list[str] = []
+            while True:
+                began = time.perf_counter()
+                await asyncio.sleep(BEAT)
+                late.append(f"{(time.perf_counter() - began - BEAT) * 1e3:.1f}")
+                if len(late) == 20:
+                    counters = get_crawl(self.crawler).frontier.counters
+                    urls = counters.pending + counters.done + counters.failed
+                    print("known", time.time(), urls, ",".join(late), flush=True)
+                    late.clear()
+
+    return {"bulk": Bulk, "parsing": Parsing, "counted": Counted}
+
+
+def main() -> None:
+    """Crawl until somebody ends it."""
+    from scrapy.crawler import AsyncCrawlerProcess
+
+    job = json.loads(sys.argv[1])
+    spiders = spiders_of(job["seeds"])
+    if job["spider"] not in spiders:
+        spiders = suite_spiders(job["seeds"])
+    process = AsyncCrawlerProcess({**COMMON, **job["settings"]})
+    process.crawl(spiders[job["spider"]])
+    process.start()
+
+
+def __getattr__(name: str) -> Any:
+    # Only plain Scrapy needs the resolver, and Twisted with it.
+    if name != "TableResolver":
+        raise AttributeError(name)
+    from scrapy.resolver import CachingThreadedResolver
+    from twisted.internet.defer import succeed
+
+    if not TABLE:
+        TABLE.update(json.loads(Path(json.loads(sys.argv[1])["names"]).read_text()))
+
+    class TableResolver(CachingThreadedResolver):
+        """Looks names up in a table at no cost, which favours plain Scrapy."""
+
+        def getHostByName(self, name: str, timeout: Any = ()) -> Any:
+            """The address of *name*."""
+            return succeed(TABLE.get(name, name))
+
+    return TableResolver
+
+
+if __name__ == "__main__":
+    main()
