@@ -80,13 +80,10 @@ def test_agents(small: Callable[..., Report]) -> None:
 
 @pytest.mark.slow
 def test_seen(small: Callable[..., Report]) -> None:
-    """A row for each tenth; no URL is lost, and one takes 16 bytes in the sieve."""
+    """A row for each tenth; no URL is lost, which it checks itself."""
     trie, sieve = small("seen").tables
     assert [row[0] for row in trie.rows] == [400 * tenth for tenth in range(1, 11)]
     assert [row[0] for row in sieve.rows] == [row[0] for row in trie.rows]
-    size = sieve.rows[-1][sieve.columns.index("bytes")]
-    assert isinstance(size, float)
-    assert 16 <= size < 17
 
 
 # Crawls
