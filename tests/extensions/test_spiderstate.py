@@ -7,6 +7,7 @@ import logging
 import pickle
 from collections.abc import Callable
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -20,16 +21,14 @@ from scrapy_spider_suite.extensions import persistence
 from scrapy_spider_suite.extensions.persistence import SpiderState
 from scrapy_spider_suite.store.interface import MemoryKV
 
-NOWHERE = Path("no", "job")
-
 
 def run(
-    kv: MemoryKV | None, change: Callable[[Any], Any], period: float = 60, jobdir: Path = NOWHERE
+    kv: MemoryKV | None, change: Callable[[Any], Any], period: float = 60, jobdir: Path | None = None
 ) -> Any:
     """Open and close a spider; between, *change* its state. Return the state it had at first."""
 
-    async def crawl() -> Any:
-        settings = {"SPIDER_MODULES": ["support.codec_values"], "JOBDIR": str(jobdir)}
+    async def crawl(folder: str) -> Any:
+        settings = {"SPIDER_MODULES": ["support.codec_values"], "JOBDIR": str(jobdir or folder)}
         crawler = get_crawler(CodecSpider, settings)
         crawler.crawling = True
         spider = CodecSpider.from_crawler(crawler)
@@ -44,9 +43,9 @@ def run(
 
     with (
         patch.object(persistence, "job_kv", lambda crawler, name: kv),
-        patch.object(persistence, "STATE_PERIOD", period),
+        patch.object(persistence, "STATE_PERIOD", period), TemporaryDirectory() as folder,
     ):
-        return in_a_loop(crawl())
+        return in_a_loop(crawl(folder))
 
 
 def test_kept_over_a_restart() -> None:
