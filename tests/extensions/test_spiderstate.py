@@ -23,7 +23,7 @@ from scrapy_spider_suite.store.interface import MemoryKV
 
 
 def run(
-    kv: MemoryKV | None, change: Callable[[Any], Any], period: float = 60, jobdir: Path | None = None
+    kv: MemoryKV | None, change: Callable[[Any], Any], period: float = 60, jobdir: Path | str = ""
 ) -> Any:
     """Open and close a spider; between, *change* its state. Return the state it had at first."""
 
