@@ -33,8 +33,8 @@ from scrapy_spider_suite.frontier.entries import Entry, order_key
 from scrapy_spider_suite.frontier.outcomes import Event, Pace
 from scrapy_spider_suite.frontier.policy import Phases, Policy
 from scrapy_spider_suite.frontier.workbench import Workbench
-from scrapy_spider_suite.store.interface import MemoryStore, Store
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.interface import MemoryStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, Store
 
 WALL = 1_800_000_000.0
 MEMORY = 64 << 20

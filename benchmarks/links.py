@@ -47,7 +47,8 @@ from w3lib.url import canonicalize_url
 from benchmarks.report import Report
 from scrapy_spider_suite import linkextractors
 from scrapy_spider_suite.frontier.entries import state_key
-from scrapy_spider_suite.seen import FingerprintCache, TrieStore
+from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
+from scrapy_spider_suite.seen.trie_store import TrieStore
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import PENDING
 from scrapy_spider_suite.urls.anchors import read_anchors

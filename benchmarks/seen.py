@@ -30,8 +30,11 @@ from threading import Thread
 from typing import Any
 
 from benchmarks.report import ROOT, Report
-from scrapy_spider_suite.seen import Sieve, TrieStore
-from scrapy_spider_suite.seen.sieve import Flush
+from scrapy_spider_suite.frontier.entries import state_key
+from scrapy_spider_suite.seen.fingerprints import fingerprint
+from scrapy_spider_suite.seen.sieve import Flush, Sieve
+from scrapy_spider_suite.seen.trie_store import TrieStore
+from scrapy_spider_suite.urls.normalize import host_of
 
 LISTS = ("mixed_500k", "sitemaps_300k")
 BATCH = 40
@@ -119,6 +122,10 @@ def grown(urls: Sequence[str], start: int, stop: int) -> Iterator[str]:
         yield url
 
 
+def _key(url: str) -> bytes:
+    return state_key(host_of(url), url)
+
+
 class Sifting:
     """The sieve as a crawl has it: what is found waits, and a flush in a thread says what is new.
 
@@ -126,12 +133,12 @@ class Sifting:
     """
 
     def __init__(self, folder: Path, capacity: int) -> None:
-        self._sieve = Sieve(folder, own_log=False, capacity=capacity)
+        self._sieve = Sieve(folder, capacity=capacity)
         self._thread: Thread | None = None
         self.spent = 0.0
 
     def __contains__(self, url: str) -> bool:
-        return url in self._sieve
+        return self._sieve.parts.has(fingerprint(_key(url), 16))
 
     def __len__(self) -> int:
         return len(self._sieve)
@@ -143,7 +150,7 @@ class Sifting:
 
     def add(self, urls: list[str]) -> None:
         """Offer *urls*, and begin a flush if one is due."""
-        self._sieve.offer(urls)
+        self._sieve.offer(map(_key, urls))
         if self._sieve.full and not self.behind:
             self._begin()
 
@@ -248,7 +255,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
     """Let each store grow in a process of its own; it is wrong if a URL is lost."""
     count, memory = options.urls, options.memory << 20
     if options.small:
-        count, memory = 4_000, 32 * 4_000
+        count, memory = 4_000, 144 * 4_000
     charts: dict[str, dict[str, list[tuple[float, float]]]] = {}
     for store in options.store or STORES:
         table = report.table(f"{store}, growing to {count:,} URLs", COLUMNS)

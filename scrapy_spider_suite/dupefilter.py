@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _UPKEEP_AFTER = 256  # requests between two rounds of upkeep
 _URL_MAX = 16_000  # most characters of a URL; a trie has room for four times as many bytes
+_IN_MEMORY = "What is seen is kept in memory until there is room: %s"
 
 
 class StoredDupeFilter(RFPDupeFilter):
@@ -53,7 +54,7 @@ class StoredDupeFilter(RFPDupeFilter):
         self._path = Path(self._temporary.path if self._temporary else job or "") / self.folder
         self._crawler = crawler
         self._pending_keys: dict[Any, None] = {}
-        self._damage: set[str] = set()
+        self._said: set[str] = set()
         self._until_upkeep = _UPKEEP_AFTER
         self._checkpoint: Checkpoint | None = None
         self._is_open = False
@@ -121,8 +122,7 @@ class StoredDupeFilter(RFPDupeFilter):
         try:
             return not self._add(key)
         except StoreWriteError as error:
-            if not self._pending_keys:
-                logger.error("What is seen is kept in memory until there is room: %s", error)
+            self._log_once(_IN_MEMORY, str(error))
             self._pending_keys[key] = None
             return False
 
@@ -135,13 +135,18 @@ class StoredDupeFilter(RFPDupeFilter):
             pass  # it was logged when it began
         for name, value in self._upkeep().items():
             self._crawler.stats.set_value(f"suite/seen/{name}", value)
+        if self._seen.trouble:
+            self._log_once(_IN_MEMORY, self._seen.trouble)
         self._log_damage()
 
     def _log_damage(self) -> None:
         for line in self._damaged():
-            if line not in self._damage:
-                self._damage.add(line)
-                logger.error("What was seen is known in part only: %s", line)
+            self._log_once("What was seen is known in part only: %s", line)
+
+    def _log_once(self, said: str, reason: str) -> None:
+        if reason not in self._said:
+            self._said.add(reason)
+            logger.error(said, reason)
 
     def close(self, reason: str) -> None:
         """Close the files; without a job directory they are removed."""
@@ -181,22 +186,31 @@ class SieveDupeFilter(StoredDupeFilter):
         return self.fingerprinter.fingerprint(request)
 
     def _add(self, key: bytes) -> bool:
-        return self._seen.add_one(key)
+        return self._seen.add(key)
 
     def _upkeep(self) -> dict[str, float]:
         self._seen.poll()
-        stats, cache = self._seen.stats(), self._seen.cache
+        parts, cache = self._seen.parts, self._seen.cache
         return {
             "known": len(self._seen),
-            "size": stats.disk,
-            "false_positive_bound": stats.false_positive_bound,
-            "damaged": len(stats.damaged),
+            "size": parts.size,
+            "false_positive_bound": parts.false_positive_bound,
+            "damaged": len(parts.damaged),
             "cache_hits": cache.hits,
             "cache_misses": cache.misses,
         }
 
     def _damaged(self) -> Iterable[str]:
-        return self._seen.stats().damaged
+        return self._seen.parts.damaged.values()
+
+    def close(self, reason: str) -> None:
+        """Write what is in memory, and close."""
+        if self._is_open and self._temporary is None:
+            try:
+                self._seen.flush()
+            except StoreWriteError as error:
+                logger.error("Requests of this run were seen and could not be written: %s", error)
+        super().close(reason)
 
 
 class TrieDupeFilter(StoredDupeFilter):

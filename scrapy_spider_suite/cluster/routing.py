@@ -15,7 +15,7 @@ import msgpack  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import JobDamagedError, MessageError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
-from scrapy_spider_suite.seen import FingerprintCache
+from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rows import POLICY_MAX, pack_row, unpack_row
 from scrapy_spider_suite.store.seen_transfer import LinkOrigin, entry_of, host_of_state_key, url_of

@@ -30,7 +30,7 @@ from scrapy_spider_suite.frontier.workbench import AddressState, HostState
 from scrapy_spider_suite.runtime.files import TemporaryFolder
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.store.counters import Counters
-from scrapy_spider_suite.store.interface import MemoryStore, Store
+from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.job_directory import Job, close_job, job_of
 from scrapy_spider_suite.store.request_codec import RequestCodec
 from scrapy_spider_suite.store.rocks_store import RocksStore, open_seen
@@ -278,7 +278,6 @@ class Crawl:
             return
         for closer in self.closers:
             closer(reason)
-        self.frontier.states.cache.close()
         for host in self.frontier.workbench.hosts.values():
             # See `Entry` and `HostState`: they lead back to all of this.
             host.front.clear()

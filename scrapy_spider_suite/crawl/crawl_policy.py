@@ -36,7 +36,8 @@ from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
-from scrapy_spider_suite.store.interface import KV, Store
+from scrapy_spider_suite.store.interface import KV
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.urls import normalizer
 from scrapy_spider_suite.urls.filters import Fact, FilterInputs, FilterPage, LinkFacts, Stage
 from scrapy_spider_suite.urls.filters.language import Filter

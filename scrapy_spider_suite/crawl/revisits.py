@@ -10,7 +10,6 @@ import asyncio
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from threading import Lock
 from typing import Any, Final
@@ -166,7 +165,7 @@ class Revisits:
         packed = _record_of(plan)
         if plan is not None and packed is not None and self._packs is not None:
             there = await asyncio.to_thread(self._packs.has, packed)
-            lease.plan = plan if there else replace(plan, packed=None)
+            lease.plan = plan if there else structs.replace(plan, packed=None)
 
     @contextmanager
     def conditional(self, request: Request, lease: Lease | None) -> Iterator[None]:

@@ -27,7 +27,8 @@ from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.runtime.event_loop import TimeSlices, iterate_in_thread
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.store.interface import KV, Store
+from scrapy_spider_suite.store.interface import KV
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.url_states import make_seed_note
 from scrapy_spider_suite.urls import url_lists
 from scrapy_spider_suite.urls.normalize import host_of

@@ -25,7 +25,7 @@ from scrapy_spider_suite.settings.project import is_crawl, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.counters import OTHER, FetchTotals
-from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.urls.page_digests import warc_digest
 
 if TYPE_CHECKING:

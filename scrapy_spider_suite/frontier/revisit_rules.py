@@ -8,14 +8,15 @@ Garcia-Molina, ACM TODS 28(4), 2003; Azar et al., PNAS 2018). Times are wall tim
 from __future__ import annotations
 
 import re
-import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from enum import Enum
 from math import exp, expm1, inf, log, log2, sqrt
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
+from msgspec.structs import replace
 
 from scrapy_spider_suite.frontier.outcomes import parse_http_date
 
@@ -26,7 +27,6 @@ _LOWEST, _BINS = -4 * 34, 4 * 34 + 1  # from once in 500 years to once a second
 _RATES: npt.NDArray[np.float64] = 2.0 ** (np.arange(_LOWEST, _LOWEST + _BINS) / 4)
 _PRODUCTS = np.geomspace(1e-6, 40, 4_000)
 _WORTHS = -(np.expm1(-_PRODUCTS) + _PRODUCTS * np.exp(-_PRODUCTS))
-_ROW = struct.Struct("<dff")
 SPREAD = 7.5
 _WEIGHT = 1 / log(SPREAD) ** 2
 _STEPS = 60
@@ -38,9 +38,8 @@ class Mode(Enum):
     ADAPTIVE = "adaptive"
 
 
-@dataclass(frozen=True, slots=True)
-class History:
-    """What the visits to a page have found; 24 bytes and 4 for each change."""
+class History(Struct, frozen=True, array_like=True):
+    """What the visits to a page have found."""
 
     last: float  # time of the last visit
     quiet: float = 0.0  # seconds without a change
@@ -81,20 +80,6 @@ class History:
             if high < low * 1.002:
                 break
         return sqrt(low * high)
-
-    def to_bytes(self) -> bytes:
-        head = _ROW.pack(self.last, self.quiet, self.dated)
-        return head + struct.pack(f"<{len(self.changed)}f", *self.changed)
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> History:
-        """Read it back, to seven digits. Raises `ValueError`."""
-        changes, rest = divmod(len(data) - _ROW.size, 4)
-        if changes < 0 or rest:
-            raise ValueError(f"no history of a page: {len(data)} bytes")
-        last, quiet, dated = _ROW.unpack_from(data)
-        changed = struct.unpack_from(f"<{changes}f", data, _ROW.size)
-        return cls(last, quiet, dated, changed)
 
 
 def interval_for(rate: float, price: float) -> float:
@@ -236,8 +221,7 @@ LONGEST = 512  # characters of a validator that are kept; a longer one is none
 _ETAG = re.compile(r'(?:W/)?"[\x21\x23-\x7e\x80-\xff]*"')
 
 
-@dataclass(frozen=True, slots=True)
-class Validators:
+class Validators(Struct, frozen=True, array_like=True):
     """The entity tag and the date of a page, as its server wrote them; empty: none."""
 
     etag: str = ""
@@ -271,17 +255,6 @@ class Validators:
     def renewed(self, answer: Validators) -> Validators:
         """With those of a 304, which may bring new ones (RFC 9110 §15.4.5)."""
         return Validators(answer.etag or self.etag, answer.last_modified or self.last_modified)
-
-    def to_bytes(self) -> bytes:
-        return f"{self.etag}\n{self.last_modified}".encode()
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Validators:
-        """Read them back. Raises `ValueError`."""
-        etag, separator, date = data.decode().partition("\n")
-        if not separator or "\n" in date:
-            raise ValueError("no validators")
-        return cls(etag, date)
 
 
 def _seconds(date: str) -> float | None:

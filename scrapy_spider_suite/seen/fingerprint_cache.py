@@ -72,10 +72,6 @@ class FingerprintCache:
         self.misses += len(new)
         return new
 
-    def __contains__(self, key: bytes) -> bool:
-        """Whether *key* is remembered; no use of it."""
-        return self._place(_digest(key)) >= 0
-
     def forget(self, key: bytes) -> None:
         """Forget *key*: it was not stored after all, or is wanted again."""
         if (at := self._place(_digest(key))) >= 0:
@@ -92,14 +88,7 @@ class FingerprintCache:
     def clear(self) -> None:
         self._table[:] = bytes(len(self._table))
 
-    def close(self) -> None:
-        """Free the memory, and remember nothing from now on; the counts stay."""
-        self._table, self._mask = bytearray(), -1
-
     @property
     def hit_rate(self) -> float:
         """From 0 to 1."""
         return self.hits / max(1, self.hits + self.misses)
-
-    def __repr__(self) -> str:
-        return f"<FingerprintCache: {len(self._table):,} bytes, {self.hit_rate:.0%} hits>"

@@ -1,9 +1,8 @@
 """Fingerprints: made from keys, as numpy rows, in sorted files.
 
-A *key* is bytes that begin with the slot of a host (`frontier.entries.state_key`). Its fingerprint
-is the slot (2 bytes) and the first bytes of the key's xxh3_128. A row is a fingerprint as one or
-two words of 64 bits; sorted rows are sorted by first words only. docs/seen.md tells how sure they
-are.
+A key begins with the slot of a host (`frontier.entries.state_key`); its fingerprint is the slot and
+the first bytes of the key's xxh3_128. A row is a fingerprint as one or two words of 64 bits; sorted
+rows are sorted by first words only.
 """
 
 from __future__ import annotations
@@ -22,7 +21,6 @@ from numpy.typing import NDArray
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.runtime.files import write_all
-from scrapy_spider_suite.seen.url_keys import encode, host_bytes
 
 SLOTS = 1 << 16
 WIDTHS = {64: 8, 128: 16}  # bytes of a fingerprint, by its bits
@@ -30,21 +28,12 @@ WIDTHS = {64: 8, 128: 16}  # bytes of a fingerprint, by its bits
 _digest = xxhash.xxh3_128_digest
 
 
-def item_key(item: str | bytes) -> bytes:
-    """The key of *item*: bytes are a key; for a URL it is the `state_key`."""
-    if isinstance(item, bytes):
-        return item
-    url = encode(item)
-    host = host_bytes(url)
-    return xxhash.xxh3_64_digest(host)[:2] + host + b"\0" + url
-
-
 def fingerprint(key: bytes, width: int) -> bytes:
     return (key[:2] if len(key) > 1 else key.ljust(2, b"\0")) + _digest(key)[: width - 2]
 
 
-def fingerprints(items: Iterable[str | bytes], width: int) -> bytes:
-    return b"".join([fingerprint(item_key(item), width) for item in items])
+def fingerprints(keys: Iterable[bytes], width: int) -> bytes:
+    return b"".join([fingerprint(key, width) for key in keys])
 
 
 def false_positive_bound(largest: int, bits: int) -> float:
@@ -156,21 +145,16 @@ _SUM = Struct("<Q")
 _MAGIC = b"SIEVE\0\0\1"
 _END = _FOOTER.size + _SUM.size
 
-Damage = Callable[[Path, int], None]
-"""Told of the number of a block that cannot be used."""
+Damage = Callable[[Path, int], None]  # told of the number of a block that cannot be used
 
 _sum = xxhash.xxh3_64_intdigest
 
 
 class SortedFile:
-    """A sorted file, open for reading. Raises `JobDamagedError` if its end is missing.
+    """A sorted file, open for reading: rows, first word and xxh3 of each block of rows, a footer.
 
-    ::
-
-        rows | for each block of 256 rows: its first word, and xxh3 of the block | footer
-
-    Words are little-endian. The index of an open file is in memory; blocks are read when needed.
-    They are not mapped: Scrapy's memory guard takes mapped pages for a leak.
+    Words are little-endian. The index of an open file is in memory; blocks are read when needed,
+    not mapped: Scrapy's memory guard takes mapped pages for a leak. Raises `JobDamagedError`.
     """
 
     def __init__(self, path: Path, damage: Damage) -> None:

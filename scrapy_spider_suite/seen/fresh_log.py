@@ -20,8 +20,7 @@ from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.runtime.files import store_errors, write_all
 from scrapy_spider_suite.seen.url_keys import Handles, Ids
 
-FreshRows = Sequence[tuple[int, bytes]]
-"""Ids and URLs."""
+FreshRows = Sequence[tuple[int, bytes]]  # ids and URLs
 
 LENGTH_BITS: Final = 16  # the lowest bits of a handle: the length of the row
 _LENGTH: Final = (1 << LENGTH_BITS) - 1
@@ -36,12 +35,10 @@ _HEAD: Final = struct.Struct("<4sIIQ")  # magic, rows, bytes of the body, hash o
 
 
 class FreshLog:
-    """The log in *folder*; positions begin at *floor* at least.
+    """The log in *folder*; positions begin at *floor* at least, and grow over restarts, too.
 
     *readonly*: as it is now; a file that is deleted meanwhile raises `FileNotFoundError`. *damage*
     has the unreadable files; a torn end, which was not acknowledged, is no damage.
-
-    Invariant: a row has a higher handle than every row before it, after a restart too.
     """
 
     def __init__(self, folder: Path, floor: int = 0, *, readonly: bool = False) -> None:

@@ -1,43 +1,39 @@
 """Segments of a trie store (trie, filter, id table), their catalogue, and the ranges of ids.
 
 The filter sets two bits of one word of 16 for an id, by its lowest 30 bits: a look-up reads one
-place, and one in seven absent URLs passes. Of two copies of the catalogue the later whole one
-holds.
+place, and one in seven absent URLs passes. The id table, from an id to its URL, has open addressing
+and is seven eighths full: a byte of *checks* for each place, then the trie's *numbers*. A URL's
+place is the first free one from the remainder of its id; its check is the remainder by `CHECKS`.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import mmap
 import os
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
+from struct import Struct
 from typing import Any, Final
 
 import marisa_trie  # type: ignore[import-not-found]
+import msgspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, StoreWriteError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.seen import url_ids
-from scrapy_spider_suite.seen.url_ids import IdTableLayout, KeyOf
 from scrapy_spider_suite.seen.url_keys import (
     END,
-    LOW,
-    SLOT_SHIFT,
     FreshTable,
     Handles,
     Ids,
     UrlIds,
-    remember_host,
 )
 
 WORD: Final = 2  # bytes of a word
@@ -57,8 +53,33 @@ def filter_words(ids: Ids) -> bytes:
     return words.tobytes()
 
 
+CHECKS: Final = 251  # a prime below 255, which is the check of a place that is free
+_FREE: Final = 255
+_FULL: Final = 7 / 8
+_BYTES: Final = [bytes([number]) for number in range(CHECKS)]
+
+KeyOf = Callable[[int], bytes | None]
+
+
+def build_id_table(
+    ids: Ids, numbers: NDArray[np.uint32], width: int
+) -> tuple[bytes, int, int]:
+    """The table for *ids* and their *numbers*, in *width* bytes each; its places and window."""
+    places = int(len(ids) / _FULL) | 1
+    home = (ids % np.uint64(places)).astype(np.int64)
+    order = np.argsort(home, kind="stable")
+    home, before = home[order], np.arange(len(ids))
+    place = np.maximum.accumulate(home - before) + before
+    window = int((place - home).max()) + 1
+    total = places + window  # as far as is searched
+    checks, held = np.full(total, _FREE, np.uint8), np.zeros((total, width), np.uint8)
+    checks[place] = (ids[order] % np.uint64(CHECKS)).astype(np.uint8)
+    held[place] = numbers[order].astype("<u4").view(np.uint8).reshape(-1, 4)[:, :width]
+    return checks.tobytes() + held.tobytes(), places, window
+
+
 FORMAT: Final = 1
-COPIES: Final = ("catalogue-0", "catalogue-1")
+CATALOGUE: Final = "catalogue"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,11 +89,12 @@ class SegmentRow:
     trie: int  # bytes of the trie, which is first in the file
     size: int  # bytes of the file
     width: int  # bytes of a trie's number in the id table; 0 in a store without ids
-    sums: tuple[str, str]  # hashes of the trie and of the rest
+    sum: str  # hash of the file
     removed: tuple[str, ...] = ()  # hexadecimal prefixes of removed URLs
     gone: int = 0  # number of removed URLs
     words: int = 0  # of the filter
-    way: IdTableLayout | None = None  # layout of the id table; None in a store without ids
+    places: int = 0  # of the id table: ids are divided by it, *window* more follow
+    window: int = 0  # no URL is as far from its place as this
 
     @property
     def id_table(self) -> int:
@@ -90,24 +112,20 @@ class RangeRow:
 @dataclass(frozen=True, slots=True)
 class Catalogue:
     serial: int  # counts the catalogues of a store
-    seed: int  # of its `UrlIds`; *mask* likewise
+    seed: int  # of its `UrlIds`
     ids: bool  # whether the store has id tables
-    mask: int = LOW
     ranges: tuple[RangeRow, ...] = (RangeRow(0),)  # in ascending order, the first from 0
     removed: tuple[tuple[str, int], ...] = ()  # prefixes; fresh rows below the handle are removed
     twins: dict[str, int] = field(default_factory=dict)  # hexadecimal keys of twins, and their ids
+    format: int = FORMAT
 
     @property
     def files(self) -> set[str]:
         rows = (segment for row in self.ranges for segment in (row.base, row.recent))
         return {row.name for row in rows if row is not None}
 
-    @property
-    def mark(self) -> int:
-        return max(row.mark for row in self.ranges)
-
     def encode(self) -> bytes:
-        text = json.dumps({"format": FORMAT, **asdict(self)}).encode()
+        text = msgspec.json.encode(self)
         return xxhash.xxh3_128_hexdigest(text).encode() + b"\n" + text + b"\n"
 
     @classmethod
@@ -117,59 +135,37 @@ class Catalogue:
         sum_ = xxhash.xxh3_128_hexdigest(text[:-1])
         if not text.endswith(b"\n") or digest.decode("latin-1") != sum_:
             return None
-        row: dict[str, Any] = json.loads(text)
-        if (found := row.pop("format")) != FORMAT:
+        found = msgspec.json.decode(text, type=_Format).format
+        if found != FORMAT:
             raise JobFormatError(f"a store of URLs in format {found}; this release reads {FORMAT}")
-        row["ranges"] = tuple(
-            RangeRow(part["low"], part["mark"], _segment(part["base"]), _segment(part["recent"]))
-            for part in row["ranges"]
-        )
-        row["removed"] = tuple((prefix, mark) for prefix, mark in row["removed"])
-        return cls(**row)
-
-    def url_ids(self) -> UrlIds:
-        return UrlIds(self.seed, self.mask, self.twins)
+        return msgspec.json.decode(text, type=cls)
 
 
-def _segment(row: dict[str, Any] | None) -> SegmentRow | None:
-    if row is None:
+class _Format(msgspec.Struct):
+    format: int
+
+
+def read_catalogue(folder: Path) -> Catalogue | None:
+    """The catalogue of the store in *folder*. Raises `JobDamagedError`, `JobFormatError`."""
+    try:
+        data = (folder / CATALOGUE).read_bytes()
+    except FileNotFoundError:
         return None
-    way = IdTableLayout(**row["way"]) if row.get("way") else None
-    some = {"sums": tuple(row["sums"]), "removed": tuple(row["removed"]), "way": way}
-    return SegmentRow(**row | some)
-
-
-def read_catalogue(folder: Path) -> tuple[Catalogue | None, list[str]]:
-    """The catalogue of the store in *folder*, or None; and the names of damaged copies.
-
-    Raises `JobDamagedError` if no copy can be read, `JobFormatError`.
-    """
-    copies: dict[str, Catalogue | None] = {}
-    for name in COPIES:
-        with suppress(FileNotFoundError):
-            copies[name] = Catalogue.decode((folder / name).read_bytes())
-    found = [copy for copy in copies.values() if copy is not None]
-    if copies and not found:
-        raise JobDamagedError(f"{folder}: no copy of the catalogue of seen URLs can be read")
-    damaged = [name for name, copy in copies.items() if copy is None]
-    return max(found, key=lambda copy: copy.serial, default=None), damaged
+    catalogue = Catalogue.decode(data)
+    if catalogue is None:
+        raise JobDamagedError(f"{folder}: the catalogue of seen URLs cannot be read")
+    return catalogue
 
 
 def write_catalogue(folder: Path, catalogue: Catalogue) -> None:
-    """Write durable copies into *folder*; `install_catalogue` makes them valid. Raises OSError."""
-    data = catalogue.encode()
-    for name in COPIES:
-        files.write_synced(folder / name, data)
+    """Write it into *folder*, durably; `install_catalogue` makes it valid. Raises OSError."""
+    files.write_synced(folder / CATALOGUE, catalogue.encode())
 
 
 def install_catalogue(made: Path, folder: Path) -> None:
     """Raises `StoreWriteError`."""
-    first, second = COPIES
     with files.store_errors(folder):
-        (made / first).replace(folder / first)
-    # It is done; the other one is older then, and known to be.
-    with suppress(OSError):
-        (made / second).replace(folder / second)
+        (made / CATALOGUE).replace(folder / CATALOGUE)
 
 
 _MAP: dict[str, Any] = {} if sys.version_info < (3, 13) else {"trackfd": False}
@@ -191,13 +187,10 @@ class Segment:
         "_ids", "_map", "_path", "_removed", "_trie", "key_of", "lookup", "row",
     )  # fmt: skip
 
-    def __init__(
-        self, folder: Path, row: SegmentRow, ids: UrlIds, *, verify: bool | None = True
-    ) -> None:
-        """*verify*: read and check the whole file; None: at its first use; False: never.
+    def __init__(self, folder: Path, row: SegmentRow, ids: UrlIds, *, verify: bool = True) -> None:
+        """*verify*: check the whole file now, not at its first use.
 
-        Raises `JobDamagedError` if the file does not match *row*, `StoreWriteError` for want of
-        open files or memory.
+        Raises `JobDamagedError` for another file, `StoreWriteError` for want of resources.
         """
         path = self._path = folder / row.name
         try:
@@ -218,23 +211,21 @@ class Segment:
         is enough."""
         self.key_of: KeyOf = lambda ident: self._begin().key_of(ident)
         """The URL here that has an id; None in a store without ids."""
-        if verify is not None:
-            self._begin(verify=verify)
+        if verify:
+            self._begin()
 
-    def _begin(self, *, verify: bool = True) -> Segment:
+    def _begin(self) -> Segment:
         row, whole = self.row, memoryview(self._map)
-        trie, rest = whole[: row.trie], whole[row.trie :]
-        if verify and tuple(map(xxhash.xxh3_128_hexdigest, (trie, rest))) != row.sums:
+        if xxhash.xxh3_128_hexdigest(whole) != row.sum:
             raise JobDamagedError(f"{self._path} is not as it was written")
-        self._trie = marisa_trie.BinaryTrie().map(trie)
+        self._trie = marisa_trie.BinaryTrie().map(whole[: row.trie])
         self.lookup = _make_lookup(self._map, row, self._trie, self._removed)
         begin = _aligned(row.trie) + WORD * row.words
         self.key_of = lambda ident: None
-        if row.way is not None:
-            self.key_of = url_ids.id_lookup(
-                self._map, begin, row.size, row.width, row.way, self._trie, self._ids,
-                self._removed,
-            )  # fmt: skip
+        if row.width:
+            self.key_of = _make_key_of(
+                self._map, begin, row, self._trie, self._ids, self._removed
+            )
         return self
 
     def keys(self, prefix: bytes = b"") -> Iterator[bytes]:
@@ -248,9 +239,6 @@ class Segment:
 
     def __len__(self) -> int:
         return self.row.keys - self.row.gone
-
-    def __repr__(self) -> str:
-        return f"<Segment {self.row.name}: {len(self)} URLs>"
 
 
 def _make_lookup(data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[bytes, ...]) -> Lookup:
@@ -270,15 +258,28 @@ def _make_lookup(data: mmap.mmap, row: SegmentRow, trie: Any, removed: tuple[byt
     return lookup
 
 
-def read_trie(folder: Path, row: SegmentRow) -> Iterator[bytes]:
-    """The URLs of a segment whose id table may be damaged. Raises `JobDamagedError`."""
-    data = (folder / row.name).read_bytes()[: row.trie]
-    if xxhash.xxh3_128_hexdigest(data) != row.sums[0]:
-        raise JobDamagedError(f"{folder / row.name} is not as it was written")
-    removed = tuple(bytes.fromhex(prefix) for prefix in row.removed)
-    for key in marisa_trie.BinaryTrie().map(data).iterkeys():
-        if not (removed and key.startswith(removed)):
-            yield key
+def _make_key_of(
+    data: mmap.mmap, start: int, row: SegmentRow, trie: Any, ids: UrlIds,
+    removed: tuple[bytes, ...],
+) -> KeyOf:  # fmt: skip
+    places, window, width, id_of = row.places, row.window, row.width, ids.id_of
+    # Four bytes are read, of which the last ones are the number.
+    numbers = start + (row.size - start) // (1 + width)
+    before, spare = numbers - start * width + width - 4, 8 * (4 - width)
+    four, find, restore, bytes_of = Struct("<I").unpack_from, data.find, trie.restore_key, _BYTES
+
+    def key_of(ident: int) -> bytes | None:
+        at = start + ident % places
+        last, check = at + window, bytes_of[ident % CHECKS]
+        while (at := find(check, at, last)) >= 0:
+            (number,) = four(data, before + at * width)
+            key: bytes = restore(number >> spare)
+            if id_of(key) == ident and not (removed and key.startswith(removed)):
+                return key
+            at += 1
+        return None
+
+    return key_of
 
 
 def write_segment(
@@ -303,16 +304,17 @@ def write_segment(
     text = trie.tobytes()
     rest = words.rjust(len(words) + -len(text) % 4, b"\0")
     width = (max(1, count - 1).bit_length() + 7) // 8 if id_table else 0
-    way: IdTableLayout | None = None
+    places = window = 0
     if width:
-        table, way = url_ids.build_id_table(found, np.frombuffer(numbers, np.uint32), width)
+        table, places, window = build_id_table(found, np.frombuffer(numbers, np.uint32), width)
         rest += table
     files.write_synced(path, text, rest)
-    sums = xxhash.xxh3_128_hexdigest(text), xxhash.xxh3_128_hexdigest(rest)
-    size = len(text) + len(rest)
+    sum_ = xxhash.xxh3_128(text)
+    sum_.update(rest)
     return SegmentRow(
-        path.name, count, len(text), size, width, sums, words=len(words) // WORD, way=way
-    )
+        path.name, count, len(text), len(text) + len(rest), width, sum_.hexdigest(),
+        words=len(words) // WORD, places=places, window=window,
+    )  # fmt: skip
 
 
 def _aligned(size: int) -> int:
@@ -320,91 +322,56 @@ def _aligned(size: int) -> int:
 
 
 class Range:
-    """One range: at most two segments, and tables of fresh rows.
+    """One range: at most two segments, and tables of fresh rows; each URL is in one of them.
 
-    Invariant: every URL of the range is in exactly one of them. *frozen_tables* are being written
-    to a segment, or come from the range that this one was cut from: only rows in this range count.
+    *frozen_tables* are being written to a segment.
     """
 
-    __slots__ = (
-        "base", "count", "damaged", "frozen_tables", "high", "open_table", "recent", "row",
-    )  # fmt: skip
+    __slots__ = ("base", "damaged", "frozen_tables", "high", "open_table", "recent", "row")
 
     def __init__(self, row: RangeRow, high: int) -> None:
         self.row = row
         self.high = high
         self.base: Segment | None = None
         self.recent: Segment | None = None
-        self.open_table = FreshTable()
+        self.open_table: FreshTable = {}
         self.frozen_tables: tuple[FreshTable, ...] = ()
-        self.count = 0  # fresh rows
         self.damaged = False
         """Whether a segment is missing: then nothing is written that would leave it out."""
 
+    @property
+    def tables(self) -> tuple[FreshTable, ...]:
+        return (*self.frozen_tables, self.open_table)
+
+    @property
+    def count(self) -> int:
+        """The number of fresh rows."""
+        return sum(map(len, self.tables))
+
     def find(self, ident: int) -> int:
         """The handle of the fresh row of *ident*, or -1."""
-        for table in (self.open_table, *self.frozen_tables):
-            if (handle := table.find(ident)) >= 0:
-                return handle
-        return -1
-
-    def may_find(self, hash_: int) -> bool:
-        if self.open_table.has_hash(hash_):
-            return True
-        # A generator costs more than to see that there is nothing to look into.
-        tables = self.frozen_tables
-        return bool(tables) and any(table.has_hash(hash_) for table in tables)
-
-    def put(self, ident: int, handle: int) -> None:
-        self.open_table.put(ident, handle)
-        self.count += 1
+        handle = self.open_table.get(ident, -1)
+        for table in self.frozen_tables if handle < 0 else ():
+            handle = max(handle, table.get(ident, -1))
+        return handle
 
     def freeze(self) -> tuple[FreshTable, ...]:
-        if self.open_table.count:
-            self.frozen_tables = (*self.frozen_tables, self.open_table)
-            self.open_table = FreshTable()
+        if self.open_table:
+            self.frozen_tables, self.open_table = self.tables, {}
         return self.frozen_tables
 
-    def thaw(self, built: int) -> None:
-        self.frozen_tables = self.frozen_tables[built:]
-        frozen = sum(len(self._rows_in(table)[0]) for table in self.frozen_tables)
-        self.count = self.open_table.count + frozen
-
-    def inherit(self, tables: Sequence[tuple[FreshTable, Ids]]) -> None:
-        counts = [int(self._mine(ids).sum()) for _, ids in tables]
-        self.frozen_tables = tuple(t for (t, _), n in zip(tables, counts, strict=True) if n)
-        self.count = sum(counts)
-
     def drop(self, handles: Handles) -> None:
-        tables = []
-        for table in (*self.frozen_tables, self.open_table):
-            ids, held = self._rows_in(table)
-            left = ~np.isin(held, handles)
-            tables.append(FreshTable.from_rows(ids[left], held[left]))
-        *frozen, self.open_table = tables
-        self.frozen_tables = tuple(table for table in frozen if table.count)
-        self.count -= len(handles)
-
-    def rows(self) -> tuple[Ids, Handles]:
-        return self._rows_in(*self.frozen_tables, self.open_table)
-
-    def _rows_in(self, *tables: FreshTable) -> tuple[Ids, Handles]:
-        found = [piece for table in tables for piece in self.pieces(table)]
-        return np.concatenate([ids for ids, _ in found]), np.concatenate([h for _, h in found])
-
-    def pieces(self, table: FreshTable) -> Iterator[tuple[Ids, Handles]]:
-        """The rows of *table* in this range, in pieces none of which takes long."""
-        for ids, handles in table.pieces():
-            mine = self._mine(ids)
-            yield ids[mine], handles[mine]
-
-    def _mine(self, ids: Ids) -> NDArray[np.bool_]:
-        return (ids >= np.uint64(self.row.low)) & (ids <= np.uint64(self.high - 1))
+        gone = set(handles.tolist())
+        *frozen, self.open_table = (
+            {ident: handle for ident, handle in table.items() if handle not in gone}
+            for table in self.tables
+        )
+        self.frozen_tables = tuple(frozen)
 
     @property
     def oldest(self) -> int:
-        """A lower bound of the handles; -1 if no row is fresh."""
-        return next((t.oldest for t in (*self.frozen_tables, self.open_table) if t.count), -1)
+        """The lowest handle; -1 if no row is fresh."""
+        return next((next(iter(table.values())) for table in self.tables if table), -1)
 
     @property
     def segments(self) -> list[Segment]:
@@ -412,26 +379,16 @@ class Range:
 
 
 class Ranges:
-    """All ranges of a store, by id; *lows* are their first ids, *damage* the unusable segments.
-
-    *only* is the single range, if a URL's hash is enough for a look-up; else *by_host* has the
-    ranges of such hosts (see `remember_host`).
-    """
+    """All ranges of a store, by id; *lows* are their first ids, *damage* the unusable segments."""
 
     def __init__(self, folder: Path, ids: UrlIds) -> None:
         self.damage: dict[str, str] = {}
         self._folder, self._ids = folder, ids
         self.all: list[Range] = []
         self.lows: list[int] = []
-        self._plain = False
-        self.only: Range | None = None
-        self.by_host: dict[bytes, Range] = {}
 
     def at(self, ident: int) -> Range:
         return self.all[bisect_right(self.lows, ident) - 1]
-
-    def index(self, ids: Ids) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
-        return np.searchsorted(np.array(self.lows, np.uint64), ids, "right") - 1
 
     def between(self, low: int, high: int) -> list[Range]:
         return [part for part in self.all if part.row.low < high and low < part.high]
@@ -443,33 +400,25 @@ class Ranges:
         return len(self.all)
 
     def adopt(
-        self, catalogue: Catalogue, built: Mapping[int, int] | None = None,
-        verify: bool | None = True,
-    ) -> None:  # fmt: skip
-        """Become what *catalogue* says. *verify*: see `Segment`. *built*: see `SegmentBuild`.
-
-        Raises `StoreWriteError`; nothing has changed then.
-        """
+        self, catalogue: Catalogue, built: Mapping[int, int] | None = None, *, verify: bool = True
+    ) -> None:
+        """Become *catalogue*, or raise `StoreWriteError`. *built*: see `SegmentBuild`."""
         old = {part.row.low: part for part in self.all}
         known = {s.row.name: s for part in self.all for s in part.segments}
         rows = [row for each in catalogue.ranges for row in (each.base, each.recent) if row]
         segments = {row.name: self._segment(row, known, verify) for row in rows}
         highs = [row.low for row in catalogue.ranges[1:]] + [END]
         ranges = []
-        legacies: dict[int, list[tuple[FreshTable, Ids]]] = {}
         for row, high in zip(catalogue.ranges, highs, strict=True):
             part = old.get(row.low)
             parent = part or (self.at(row.low) if self.all else None)
             tables = (built or {}).get(parent.row.low, 0) if parent is not None else 0
             if part is None or part.high != high:
                 part = Range(row, high)
-                if parent is not None:
-                    if parent.row.low not in legacies:
-                        left = (*parent.frozen_tables[tables:], parent.open_table)
-                        legacies[parent.row.low] = [(t, t.ids()) for t in left if t.count]
-                    part.inherit(legacies[parent.row.low])
-            elif tables:
-                part.thaw(tables)
+                for table in () if parent is None else parent.tables[tables:]:
+                    part.open_table |= {i: table[i] for i in table if row.low <= i < high}
+            else:
+                part.frozen_tables = part.frozen_tables[tables:]
             part.row = row
             part.base = segments[row.base.name] if row.base else None
             part.recent = segments[row.recent.name] if row.recent else None
@@ -478,23 +427,9 @@ class Ranges:
             )
             ranges.append(part)
         self.all, self.lows = ranges, [part.row.low for part in ranges]
-        self.clear_shortcuts()
-
-    def clear_shortcuts(self) -> None:
-        """Recompute *only* and *by_host*, after a change of ranges or twins."""
-        self._plain = self._ids.mask == LOW and not self._ids.twins
-        self.only = self.all[0] if self._plain and len(self.all) == 1 else None
-        self.by_host = {}
-
-    def remember_range(self, key: bytes, ident: int) -> None:
-        """Note the range of the host of *key*, whose id is *ident*, unless the host is cut."""
-        part = self.at(ident)
-        slot = ident >> SLOT_SHIFT << SLOT_SHIFT
-        if self._plain and part.row.low <= slot and slot + LOW < part.high:
-            remember_host(self.by_host, key, part)
 
     def _segment(
-        self, row: SegmentRow, known: Mapping[str, Segment], verify: bool | None
+        self, row: SegmentRow, known: Mapping[str, Segment], verify: bool
     ) -> Segment | None:
         if row.name in self.damage:
             return None

@@ -33,6 +33,7 @@ from scrapy_spider_suite.seen.fingerprints import (
     SortedFile,
     SortedWriter,
     are_among,
+    false_positive_bound,
     merge_rows,
     no_rows,
     rank_of,
@@ -138,10 +139,7 @@ class SetMerge:
         self._steps = self._run()
 
     def step(self) -> bool:
-        """Do some milliseconds of the work; return whether there may be more.
-
-        Raises `OSError`, `JobDamagedError` if a file is gone; the set is as it was then.
-        """
+        """Work for milliseconds; whether there may be more. Raises `OSError`, `JobDamagedError`."""
         try:
             next(self._steps)
         except StopIteration:
@@ -349,6 +347,16 @@ class SortedSet:
 
     def __len__(self) -> int:
         return sum(map(len, self.parts))
+
+    @property
+    def size(self) -> int:
+        """Bytes of the files."""
+        return sum(file.size for file in self.files)
+
+    @property
+    def false_positive_bound(self) -> float:
+        """The greatest probability that a new fingerprint counts as known."""
+        return false_positive_bound(int(self.manifest.counts.max()), self.words * 64)
 
     def has(self, print_: bytes) -> bool:
         """Whether a fingerprint is in the set. Raises `JobDamagedError` if a file is gone."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from scrapy_spider_suite.runtime.files import lock_folder, store_errors, sync_pa
 from scrapy_spider_suite.seen.fresh_log import FreshLog
 from scrapy_spider_suite.seen.segments import (
     ABSENT,
+    CATALOGUE,
     MAYBE,
     PRESENT,
     Catalogue,
@@ -33,19 +35,14 @@ from scrapy_spider_suite.seen.trie_upkeep import (
     TrieUpkeep,
     check_store,
     fresh_keys,
-    has_removed,
     remove_urls,
-    wants_base,
 )
 from scrapy_spider_suite.seen.url_keys import (
     BYTES_A_ROW,
-    LOW,
     MAX_KEY,
     TWIN_BITS,
-    FreshTable,
     UrlIds,
     decode,
-    digest,
     encode,
 )
 
@@ -53,27 +50,29 @@ DEFAULT_MEMORY: Final = 64 << 20
 _ATTEMPTS: Final = 50  # times that a reader begins anew
 
 
-def open_store(folder: Path, ids: bool, readonly: bool, verify: bool | None) -> StoreState:
-    """Open the store in *folder*; see `TrieStore`.
+def open_store(folder: Path, ids: bool, readonly: bool, verify: bool) -> StoreState:
+    """Open the store in *folder*; a reader begins anew until nothing has changed meanwhile.
 
-    A reader begins anew until nothing has changed meanwhile. Raises `JobInUseError` if that never
-    happens, `JobError`, `StoreWriteError`.
+    Raises `JobInUseError` if that never happens, `JobError`, `StoreWriteError`.
     """
     for _ in range(_ATTEMPTS if readonly else 1):
         try:
             state = _open_once(folder, ids, readonly, verify)
         except FileNotFoundError:
             continue
-        now, _ = read_catalogue(folder) if readonly else (state.catalogue, [])
+        now = read_catalogue(folder) if readonly else state.catalogue
         if now is None or now.serial == state.catalogue.serial:
             return state
         state.log.close()
     raise JobInUseError(f"{folder} changes faster than it can be read: try again")
 
 
-def _open_once(folder: Path, with_ids: bool, readonly: bool, verify: bool | None) -> StoreState:
-    catalogue, damaged = _read_or_create(folder, with_ids, readonly)
-    ids = catalogue.url_ids()
+def _open_once(folder: Path, with_ids: bool, readonly: bool, verify: bool) -> StoreState:
+    catalogue = read_catalogue(folder)
+    if catalogue is None and readonly:
+        raise JobError(f"{folder} holds no store of URLs")
+    catalogue = catalogue or _create(folder, with_ids)
+    ids = UrlIds(catalogue.seed, catalogue.twins)
     if not readonly:
         shutil.rmtree(folder / MADE, ignore_errors=True)
         for path in folder.glob("segment-*"):
@@ -81,56 +80,41 @@ def _open_once(folder: Path, with_ids: bool, readonly: bool, verify: bool | None
                 path.unlink()
     ranges = Ranges(folder, ids)
     ranges.adopt(catalogue, verify=verify)
-    log = FreshLog(folder, catalogue.mark, readonly=readonly)
-    state = StoreState(folder, catalogue, ids, ranges, log, 0, damaged)
+    floor = max(row.mark for row in catalogue.ranges)
+    log = FreshLog(folder, floor, readonly=readonly)
+    state = StoreState(folder, catalogue, ids, ranges, log, 0, ranges.damage | log.damage)
     state.fresh = _replay(state, readonly)
-    state.damaged |= ranges.damage | log.damage
     return state
 
 
-def _read_or_create(
-    folder: Path, ids: bool, readonly: bool
-) -> tuple[Catalogue, dict[str, str]]:
-    found, damaged = read_catalogue(folder)
-    if found is not None:
-        return found, {name: f"{folder / name} is not as it was written" for name in damaged}
-    if readonly:
-        raise JobError(f"{folder} holds no store of URLs")
+def _create(folder: Path, ids: bool) -> Catalogue:
     made = folder / MADE
     new = Catalogue(1, secrets.randbits(63), ids)
     with store_errors(folder):
         made.mkdir(exist_ok=True)
         write_catalogue(made, new)
     install_catalogue(made, folder)
-    return new, {}
+    return new
 
 
 def _replay(state: StoreState, readonly: bool) -> int:
-    log, ranges = state.log, state.ranges
-    frames = log.pop_frames()
-    if not frames:
-        return 0
-    ids = np.concatenate([ids for ids, _ in frames])
-    handles = np.concatenate([handles for _, handles in frames])
-    number = ranges.index(ids)
-    fresh = handles >= np.array([row.mark for row in state.catalogue.ranges], np.int64)[number]
-    for prefix, mark in state.catalogue.removed:
-        start = bytes.fromhex(prefix)
-        low, high = UrlIds.span(start)
-        own = (ids >= np.uint64(low)) & (ids <= np.uint64(high - 1)) & (handles < mark)
-        for at in np.flatnonzero(fresh & own).tolist():
-            fresh[at] = not log.read(int(handles[at])).startswith(start)
-    order = np.flatnonzero(fresh)
-    order = order[np.argsort(number[order], kind="stable")]
-    ends = np.searchsorted(number[order], np.arange(len(ranges)), "right").tolist()
-    for part, start, end in zip(ranges, [0, *ends], ends, strict=False):
-        mine = order[start:end]
-        part.open_table = FreshTable.from_rows(ids[mine], handles[mine])
-        part.count = part.open_table.count
-    if not readonly and not fresh.all():
+    log, gone = state.log, list[int]()
+    prefixes = [(bytes.fromhex(prefix), mark) for prefix, mark in state.catalogue.removed]
+    removed = [(start, mark, *UrlIds.span(start)) for start, mark in prefixes]
+    for ids, handles in log.pop_frames():
+        for ident, handle in zip(ids.tolist(), handles.tolist(), strict=True):
+            part = state.ranges.at(ident)
+            if handle < part.row.mark or any(
+                low <= ident < high and handle < mark and log.read(handle).startswith(start)
+                for start, mark, low, high in removed
+            ):
+                gone.append(handle)
+            else:
+                part.open_table[ident] = handle
+    if gone and not readonly:
         sync_path(state.folder)
-        log.forget(handles[~fresh])
-    return sum(part.count for part in ranges)
+        log.forget(np.array(gone, np.int64))
+    return sum(part.count for part in state.ranges)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,25 +132,23 @@ class TrieStatistics:
 class TrieStore:
     """A set of URLs in the folder *path*, which is made if need be; one process may have it open.
 
-    A URL is any str of at most 65,535 bytes in UTF-8. `flush`, `compact`, `remove`, `check` and
-    opening may take long, all else some milliseconds at most.
+    A URL is any str of at most 65,535 bytes in UTF-8. `flush`, `remove`, `check` and opening may
+    take long, all else some milliseconds at most.
 
     Args:
         ids: for the life of the store, whether `url` works: some 5 bytes a URL.
         memory: bytes for the index of fresh URLs.
         split: URLs that a range may have.
         readonly: open it beside its process, as it is at this moment.
-        verify: check every segment, at some GB/s; None: at its first use, which then raises
-            `JobDamagedError`; False: never, and a damaged one may crash the process.
+        verify: check every segment now; else at its first use, which raises `JobDamagedError` then.
 
-    Raises `JobInUseError`, `JobFormatError`, `JobDamagedError` if no catalogue can be read,
-    `JobError` if a reader finds no store, `StoreWriteError`. Other damage is in *damaged*: those
-    URLs count as not seen until `check` repairs it.
+    Raises `JobInUseError`, `JobFormatError`, `JobDamagedError` (no catalogue), `JobError` (nothing
+    to be read), `StoreWriteError`. Other damage is in *damaged*: those URLs count as not seen.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], *, ids: bool = True, memory: int = DEFAULT_MEMORY,
-        split: int = SPLIT, readonly: bool = False, verify: bool | None = True,
+        split: int = SPLIT, readonly: bool = False, verify: bool = True,
     ) -> None:  # fmt: skip
         self.path = Path(path)
         self._readonly = readonly
@@ -177,7 +159,7 @@ class TrieStore:
             self._unlock()
             raise
         self.damaged, self._ranges, self._log = state.damaged, state.ranges, state.log
-        self._url_ids, self._seed = state.ids, state.ids.seed
+        self._url_ids = state.ids
         # Most stores have no twins: nothing is asked about them.
         self._ident = state.ids.id_of if state.ids.twins else state.ids.hash_id
         self._upkeep = TrieUpkeep(state, limit=max(1, memory // BYTES_A_ROW), split=split)
@@ -186,20 +168,7 @@ class TrieStore:
         if not isinstance(url, str):
             return False
         key = url.encode("utf-8", "surrogatepass")
-        ranges = self._ranges
-        part = ranges.only or ranges.by_host.get(key[: key.find(b"/", 8) + 1])
-        if part is None:
-            ranges.remember_range(key, ident := self._ident(key))
-            return self._lookup(key, ident) == PRESENT
-        hash_ = digest(key, self._seed)
-        # What is there is most likely in the base.
-        if part.base is not None and part.base.lookup(key, hash_) == PRESENT:
-            return True
-        if part.recent is not None and part.recent.lookup(key, hash_) == PRESENT:
-            return True
-        if (part.count and part.may_find(hash_)) or not hash_ & LOW:  # no id is 0
-            return self._lookup(key, self._ident(key)) == PRESENT
-        return False
+        return self._lookup(key, self._ident(key)) == PRESENT
 
     def __len__(self) -> int:
         held = sum(len(segment) for part in self._ranges for segment in part.segments)
@@ -240,11 +209,15 @@ class TrieStore:
 
     def _lookup(self, key: bytes, ident: int) -> int:
         """`PRESENT`, `MAYBE` if another URL may have the id, or `ABSENT`."""
-        part = self._ranges.only or self._ranges.at(ident)
+        ranges = self._ranges  # `Ranges.at`, for each link that is looked up
+        part = ranges.all[bisect_right(ranges.lows, ident) - 1]
+        # What is there is most likely in the base.
         said = ABSENT if part.base is None else part.base.lookup(key, ident)
-        if said != PRESENT and part.recent is not None:
+        if said == PRESENT:
+            return said
+        if part.recent is not None:
             said = part.recent.lookup(key, ident) or said
-        if said != PRESENT and part.count and (handle := part.find(ident)) >= 0:
+        if said != PRESENT and (handle := part.find(ident)) >= 0:
             return PRESENT if self._log.read(handle) == key else MAYBE
         return said
 
@@ -297,7 +270,6 @@ class TrieStore:
         self._upkeep.write(replace(catalogue, twins=catalogue.twins | {key.hex(): free}))
         self._url_ids.twins[key] = free
         self._ident = self._url_ids.id_of
-        self._ranges.clear_shortcuts()
         return free
 
     def _check_writable(self) -> None:
@@ -314,10 +286,7 @@ class TrieStore:
         return self._upkeep.trouble
 
     def poll(self) -> bool:
-        """Do a step of upkeep, if one is due; return whether a build runs. Never raises.
-
-        A failed build is in `trouble`, and retried when a tenth more is fresh.
-        """
+        """Do a step of upkeep, if one is due; whether a build runs. Never raises: see `trouble`."""
         return not self._readonly and self._upkeep.poll()
 
     def wait(self) -> None:
@@ -329,22 +298,9 @@ class TrieStore:
         self._log.sync()
 
     def flush(self) -> None:
-        """Write all fresh URLs to segments, durably, except those of ranges with damage.
-
-        Raises `StoreWriteError`; nothing is lost.
-        """
+        """Write all fresh URLs to segments, except in damaged ranges. Raises `StoreWriteError`."""
         self._check_writable()
-        self._upkeep.settle()
-        lows = [part.row.low for part in self._ranges if part.count]
-        self._upkeep.rebuild(lows, wants_base)
-
-    def compact(self) -> None:
-        """Merge everything into one segment for each range, and wait. Raises `StoreWriteError`."""
-        self._check_writable()
-        self._upkeep.settle()
-        untidy = (p for p in self._ranges if p.count or p.recent is not None or has_removed(p))
-        lows = [part.row.low for part in untidy]
-        self._upkeep.rebuild(lows, lambda part: True)
+        self._upkeep.flush()
 
     def remove(self, prefix: str) -> int:
         """Remove all URLs that begin with *prefix*; return their number.
@@ -362,7 +318,7 @@ class TrieStore:
     def stats(self) -> TrieStatistics:
         fresh, log = self._state.fresh, self._log.size
         rows = [segment.row for part in self._ranges for segment in part.segments]
-        other = sum(file.stat().st_size for file in self.path.glob("catalogue-?"))
+        other = (self.path / CATALOGUE).stat().st_size
         return TrieStatistics(
             urls=fresh + sum(row.keys - row.gone for row in rows),
             fresh=fresh, removed=sum(row.gone for row in rows),
@@ -371,7 +327,10 @@ class TrieStore:
         )  # fmt: skip
 
     def check(self, repair: bool = False) -> list[TrieDamage]:
-        """Read everything; return the damage, repaired with *repair*. Raises `StoreWriteError`."""
+        """Read everything; return the damage. Raises `StoreWriteError`.
+
+        *repair* puts damaged segments aside, and writes what the log still has anew.
+        """
         if repair:
             self._check_writable()
         return check_store(self._upkeep, repair)
@@ -391,6 +350,3 @@ class TrieStore:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-    def __repr__(self) -> str:
-        return f"<TrieStore {self.path}: {len(self)} URLs, {self._state.fresh} fresh>"

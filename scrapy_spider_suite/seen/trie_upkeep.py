@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import sys
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, replace
 from itertools import chain
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Final
 
 import numpy as np
-import xxhash
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, SuiteError
 from scrapy_spider_suite.runtime.files import store_errors, sync_path
@@ -37,7 +36,6 @@ from scrapy_spider_suite.seen.segments import (
     SegmentRow,
     install_catalogue,
     read_catalogue,
-    read_trie,
     write_catalogue,
     write_segment,
 )
@@ -67,10 +65,10 @@ class SegmentBuilder:
         plan = json.loads(path.read_text())
         self._made, self._folder, self._split = path.parent, Path(plan["folder"]), plan["split"]
         self._tasks = [BuildTask(**task) for task in plan["tasks"]]
-        catalogue, _ = read_catalogue(self._folder)
+        catalogue = read_catalogue(self._folder)
         if catalogue is None:
             raise JobDamagedError(f"{self._folder} holds no store of URLs")
-        self._catalogue, self._ids = catalogue, catalogue.url_ids()
+        self._catalogue, self._ids = catalogue, UrlIds(catalogue.seed, catalogue.twins)
         self._count = 0
 
     def run(self) -> None:
@@ -94,8 +92,10 @@ class SegmentBuilder:
         handles = np.sort(np.load(self._made / task.handles))
         files = [(start, Path(path)) for start, path in task.files]
 
+        segments = [Segment(self._folder, part, self._ids) for part in merged if part is not None]
+
         def keys() -> Iterator[bytes]:
-            tries = (read_trie(self._folder, part) for part in merged if part is not None)
+            tries = (segment.keys() for segment in segments)
             return chain(chain.from_iterable(tries), row_reader(files, handles))
 
         if not task.base:
@@ -182,12 +182,8 @@ class SegmentBuild:
         tasks = []
         files = [(start, str(path)) for start, path in self._log.files()]
         for number, (part, base) in enumerate(ranges):
-            pieces = []
-            for table in part.frozen_tables[: self.built[part.row.low]]:
-                for _, own in part.pieces(table):
-                    pieces.append(own)
-                    yield
-            handles = np.concatenate([np.zeros(0, np.int64), *pieces])
+            tables = part.frozen_tables[: self.built[part.row.low]]
+            handles = np.array([each for table in tables for each in table.values()], np.int64)
             self.handles.append(handles)
             yield
             name = f"handles-{number}.npy"
@@ -224,7 +220,7 @@ class SegmentBuild:
             self._discard()
             raise StoreWriteError(f"{self._folder}: {self._error}")
         try:
-            made, _ = read_catalogue(self._made)
+            made = read_catalogue(self._made)
             if made is None:
                 raise StoreWriteError(f"{self._folder}: the builder wrote no catalogue")
             for path in self._made.glob("segment-*"):
@@ -256,12 +252,10 @@ GROWTH: Final = 4
 """A build is due once so many times as many rows are fresh as segments hold, or memory says so."""
 POLLS_TO_RETRY: Final = 60
 """Polls after which a failed build is tried again, however little was added."""
-ROWS_A_STEP: Final = 200_000  # rows that are forgotten at a time
 DAMAGED_PREFIX: Final = "damaged-"
 """Prefix of the names of damaged files that are kept for inspection."""
 
-Spent = tuple[set[str], Handles]
-"""Files, and rows of the log, that nothing refers to any more."""
+Spent = tuple[set[str], Handles]  # files, and rows of the log, that nothing refers to any more
 
 
 @dataclass(slots=True)
@@ -305,9 +299,8 @@ class TrieUpkeep:
         """Add *rows*, all of them new. Raises `StoreWriteError`; nothing is added then."""
         state = self.state
         handles = state.log.append(rows)
-        only, at = state.ranges.only, state.ranges.at
         for (ident, _), handle in zip(rows, handles, strict=True):
-            (only or at(ident)).put(ident, handle)
+            state.ranges.at(ident).open_table[ident] = handle
         state.fresh += len(rows)
         if self._build is not None or state.fresh >= self._poll_at:
             self.poll()
@@ -326,7 +319,7 @@ class TrieUpkeep:
         self._poll_at += ROWS_A_POLL
         self._refused += fresh < self._retry_at
         if (fresh >= self._retry_at or self._refused >= POLLS_TO_RETRY) and (part := self._due()):
-            self._begin([part], wants_base)
+            self._begin([part])
         return self._build is not None
 
     def wait(self) -> None:
@@ -334,18 +327,15 @@ class TrieUpkeep:
             if self._build is not None:
                 self._build.wait()
 
-    def rebuild(self, lows: Iterable[int], base: Callable[[Range], bool]) -> None:
-        """Build the ranges that begin at *lows*, except damaged ones, and wait.
-
-        *base* says whether all of a range is merged into its base. Raises `StoreWriteError`.
-        """
+    def flush(self) -> None:
+        """Build all ranges with fresh rows, except damaged ones. Raises `StoreWriteError`."""
         self.settle()
         state = self.state
-        wanted = list(lows)
+        wanted = [part.row.low for part in state.ranges if part.count]
         for start in range(0, len(wanted), RANGES_A_BUILD):
             parts = [state.ranges.at(low) for low in wanted[start : start + RANGES_A_BUILD]]
             if sound := [part for part in parts if not part.damaged]:
-                self._begin(sound, base)
+                self._begin(sound)
                 if (error := self.settle()) is not None:
                     raise error
         state.log.sync()
@@ -360,10 +350,7 @@ class TrieUpkeep:
             state.ranges.adopt(state.catalogue, verify=False)
 
     def settle(self) -> StoreWriteError | None:
-        """Wait for the build that runs; return its error.
-
-        Raises `StoreWriteError` if the result is there but cannot be opened now.
-        """
+        """Wait for the build that runs; return its error, or raise it if the result is there."""
         if self._build is None:
             return None
         self._build.wait()
@@ -407,10 +394,10 @@ class TrieUpkeep:
         enough = min(self._limit // 2, max(FIRST_ROWS, GROWTH * held))
         return max(sound, key=lambda part: part.count) if state.fresh >= enough else None
 
-    def _begin(self, parts: Sequence[Range], base: Callable[[Range], bool]) -> None:
+    def _begin(self, parts: Sequence[Range]) -> None:
         with suppress(StoreWriteError):  # the build will meet the same fault
             self.state.log.rotate()
-        ranges = [(part, base(part)) for part in parts]
+        ranges = [(part, wants_base(part)) for part in parts]
         self._build = SegmentBuild(self.state.folder, ranges, self.state.log, self._split)
         self._refused = 0
         self._spent_before, self._spent = self._spent, []
@@ -433,12 +420,7 @@ class TrieUpkeep:
         before, after = self._before, state.catalogue
         self._build = self._before = None
         state.fresh -= sum(map(len, build.handles))
-        self._spent.append((before.files - after.files, np.zeros(0, np.int64)))
-        self._spent += [
-            (set(), handles[start : start + ROWS_A_STEP])
-            for handles in build.handles
-            for start in range(0, len(handles), ROWS_A_STEP)
-        ]
+        self._spent.append((before.files - after.files, np.concatenate(build.handles)))
         self.trouble, self._retry_at = "", 0
         return None
 
@@ -472,76 +454,53 @@ class TrieDamage:
     file: str  # its name
     what: str  # the damage
     urls: int  # URLs that count as not seen because of it
-    lost: int  # URLs that still do after the repair
-    remedy: str  # what the repair does
-    repaired: bool = False  # whether the repair was done
 
 
 def check_store(upkeep: TrieUpkeep, repair: bool) -> list[TrieDamage]:
     """Read all segments anew; see `TrieStore.check`."""
     upkeep.settle()
     state = upkeep.state
-    segments = [each for row in state.catalogue.ranges for each in (row.base, row.recent) if each]
-    findings = (_check_segment(state.folder, segment) for segment in segments)
-    found = [finding for finding in findings if finding is not None]
-    names = {finding.file for finding in found}
+    rows = [each for row in state.catalogue.ranges for each in (row.base, row.recent) if each]
+    found = {row.name: _check_segment(state, row) for row in rows}
     for name, why in state.damaged.items():
-        if name not in names:
-            found.append(TrieDamage(name, why, 0, 0, "what can be read is written anew"))
-    if not repair or not found:
-        return found
-    _repair(upkeep, found)
-    state.damaged.clear()
-    return [replace(finding, repaired=True) for finding in found]
+        found[name] = found.get(name) or TrieDamage(name, why, 0)
+    damage = [each for each in found.values() if each is not None]
+    if repair and damage:
+        _repair(upkeep, {row.name for row in rows if found[row.name] is not None})
+    return damage
 
 
-def _check_segment(folder: Path, row: SegmentRow) -> TrieDamage | None:
-    what = "it is not as it was written"
+def _check_segment(state: StoreState, row: SegmentRow) -> TrieDamage | None:
     try:
-        data = (folder / row.name).read_bytes()
-    except OSError as error:
-        data = b""
-        what = error.strerror or "it cannot be read"
-    urls = row.keys - row.gone
-    if xxhash.xxh3_128_hexdigest(data[: row.trie]) != row.sums[0]:
-        return TrieDamage(row.name, what, urls, urls, "it is put aside, and its URLs are forgotten")
-    if xxhash.xxh3_128_hexdigest(data[row.trie :]) != row.sums[1]:
-        return TrieDamage(row.name, what, urls, 0, "it is built anew from its trie")
+        Segment(state.folder, row, state.ids)
+    except JobDamagedError as error:
+        return TrieDamage(row.name, str(error), row.keys - row.gone)
     return None
 
 
-def _repair(upkeep: TrieUpkeep, found: list[TrieDamage]) -> None:
-    folder, ranges = upkeep.state.folder, upkeep.state.ranges
-    lost = {finding.file for finding in found if finding.lost}
-    bad = {finding.file for finding in found}
+def _repair(upkeep: TrieUpkeep, lost: set[str]) -> None:
+    """Put the files of *lost* segments aside, and write what the log has to segments."""
+    state = upkeep.state
 
     def kept(row: SegmentRow | None) -> SegmentRow | None:
         return None if row is None or row.name in lost else row
 
     rows = tuple(
         RangeRow(row.low, row.mark, kept(row.base), kept(row.recent))
-        for row in upkeep.state.catalogue.ranges
+        for row in state.catalogue.ranges
     )
-    upkeep.write(replace(upkeep.state.catalogue, ranges=rows))
-    for name in lost & {path.name for path in folder.iterdir()}:
-        with store_errors(folder / name):
-            (folder / name).rename(folder / f"{DAMAGED_PREFIX}{name}")
-    ranges.damage.clear()
-    ranges.damage.update(dict.fromkeys(bad - lost, "to be built anew"))
-    ranges.adopt(upkeep.state.catalogue)
-    # The builder needs the tries only, which are whole.
-    lows = [part.row.low for part in ranges if part.damaged or part.count]
-    for part in ranges:
-        part.damaged = False
-    upkeep.rebuild(lows, lambda part: True)
-    ranges.damage.clear()
+    upkeep.write(replace(state.catalogue, ranges=rows))
+    for name in lost & {path.name for path in state.folder.iterdir()}:
+        with store_errors(state.folder / name):
+            (state.folder / name).rename(state.folder / f"{DAMAGED_PREFIX}{name}")
+    state.ranges.damage.clear()
+    state.ranges.adopt(state.catalogue)
+    upkeep.flush()
+    state.damaged.clear()
 
 
 def remove_urls(upkeep: TrieUpkeep, start: bytes, parts: Sequence[Range]) -> int:
-    """Remove URLs that begin with *start*, all of them in *parts*; return their number.
-
-    Look-ups miss them at once; files have them until their range is built anew.
-    """
+    """Remove URLs that begin with *start*, all of them in *parts*; return their number."""
     state = upkeep.state
     rows = {part.row.low: part.row for part in state.ranges}
     count = 0
@@ -576,10 +535,9 @@ def remove_urls(upkeep: TrieUpkeep, start: bytes, parts: Sequence[Range]) -> int
 
 
 def fresh_keys(part: Range, prefix: bytes, log: FreshLog) -> Iterator[tuple[bytes, int]]:
-    ids, handles = part.rows()
     low, high = UrlIds.span(prefix)
-    near = handles[(ids >= np.uint64(low)) & (ids <= np.uint64(high - 1))]
-    for handle in np.sort(near).tolist():
+    rows = (row for table in part.tables for row in table.items())
+    for handle in sorted(handle for ident, handle in rows if low <= ident < high):
         key = log.read(handle)
         if key.startswith(prefix):
             yield key, handle

@@ -7,14 +7,15 @@ import struct
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
-from typing import Any, NamedTuple
+from typing import Annotated, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
+import msgspec
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.urls.hosts import load_suffixes, registered_domain
 from scrapy_spider_suite.urls.traps import Trap
 
@@ -162,8 +163,8 @@ USUAL = frozenset(
 
 _TALLIES = b"tallies"
 
-Table = dict[str, list[int]]
-"""Key -> fetches, bytes of their bodies, milliseconds that they took."""
+# Key -> fetches, bytes of their bodies, milliseconds that they took.
+Table = dict[str, Annotated[list[int], msgspec.Meta(min_length=3, max_length=3)]]
 
 
 @dataclass(slots=True)
@@ -172,8 +173,7 @@ class FetchTotals:
 
     statuses: Table = field(default_factory=dict)
     """By HTTP status; fetches without an answer by their event."""
-    types: Table = field(default_factory=dict)
-    """By media type; "-" where there is none."""
+    types: Table = field(default_factory=dict)  # by media type; "-" where there is none
     kinds: Table = field(default_factory=dict)
     """``page``, ``robots`` and ``aside`` (without a visit: media, a component's own)."""
     changed: bool = False
@@ -216,9 +216,8 @@ class FetchTotals:
         if data is None:
             return cls()
         try:
-            row = msgpack.unpackb(data)
-            return cls(_table(row["statuses"]), _table(row["types"]), _table(row["kinds"]))
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            return msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.DecodeError, ValueError) as error:
             raise JobDamagedError(f"the job's tallies cannot be read ({error})") from error
 
 
@@ -231,7 +230,3 @@ def _count(table: Table, key: str, fetches: int, size: int, ms: int) -> None:
     row[0] += fetches
     row[1] += size
     row[2] += ms
-
-
-def _table(row: dict[Any, Any]) -> Table:
-    return {str(key): [int(a), int(b), int(c)] for key, (a, b, c) in row.items()}

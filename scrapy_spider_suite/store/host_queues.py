@@ -8,7 +8,6 @@ band of their own behind all others; hosts in memory stand behind both.
 from __future__ import annotations
 
 import math
-import struct
 from collections.abc import Callable, Iterable, Iterator, Set
 from heapq import heapify, heappop, heappush, nsmallest
 
@@ -28,44 +27,23 @@ from scrapy_spider_suite.frontier.workbench import (
     reason_of_words,
     wait_of,
 )
-from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.host_patterns import PatternKind
 
 LATEST = 30 * 86400.0  # no stored time is believed to be further ahead (a clock that was set back)
 GRAIN = 1e-6  # seconds added where wall time becomes monotonic time, more than a double loses
 NEVER = 4e12  # the end (wall) of an exclusion without an end
-_CLOCK = struct.Struct(">d")
 
 
 class AddressClocks:
-    """When addresses may be visited, in memory or stored; *floor* as in `Residents`."""
+    """When addresses may be visited. All count as fetched at *floor*, the start of a later run."""
 
-    def __init__(
-        self, workbench: Workbench, store: Store, policy: Policy, floor: float | None
-    ) -> None:
+    def __init__(self, workbench: Workbench, policy: Policy, floor: float | None) -> None:
         self._addresses = workbench.addresses
-        self._kv = store.kv("addresses")
         self._policy = policy
         self._floor = floor
-        self._stored: dict[str, float] = {}
-
-    def load(self, now: float, wall: float) -> None:
-        """Take over the clocks of an earlier run. Raises `JobDamagedError`."""
-        for name, value in list(self._kv.items()):
-            try:
-                until = _CLOCK.unpack(value)[0] - wall + GRAIN
-                if 0 < until < LATEST:
-                    self._stored[name.decode()] = now + until
-            except (struct.error, UnicodeDecodeError) as error:
-                raise JobDamagedError(f"an address's clock cannot be read ({error})") from error
-            self._kv.delete(name)
-
-    def save(self, wall_offset: float) -> None:
-        # Also the clocks of an earlier run that this run, perhaps a short one, did not need.
-        known = self._stored | {key: state.next_fetch for key, state in self._addresses.items()}
-        for key, next_fetch in known.items():
-            self._kv.put(key.encode(), _CLOCK.pack(next_fetch + wall_offset))
+        self._early: dict[str, float] = {}  # of addresses that no host in memory has
 
     def not_before(self, pacing_key: str, next_fetch: float) -> None:
         """The address paced under *pacing_key* is not visited before *next_fetch*."""
@@ -73,21 +51,21 @@ class AddressClocks:
         if state is not None:
             state.next_fetch = max(state.next_fetch, next_fetch)
         else:
-            self._stored[pacing_key] = max(self._stored.get(pacing_key, next_fetch), next_fetch)
+            self._early[pacing_key] = max(self._early.get(pacing_key, next_fetch), next_fetch)
 
     def next_fetch(self, pacing_key: str) -> float:
         """When the address paced under *pacing_key* may be visited; long ago if unknown."""
         state = self._addresses.get(pacing_key)
         if state is not None:
             return state.next_fetch
-        at = self._stored.get(pacing_key, -math.inf)
+        at = self._early.get(pacing_key, -math.inf)
         if self._floor is None:
             return at
         return max(at, self._floor + self._policy.for_address(pacing_key).delay)
 
     def all_free_at(self) -> float:
         """When the delay of every address is over, in memory or not."""
-        known = [*self._stored.values(), *(each.next_fetch for each in self._addresses.values())]
+        known = [*self._early.values(), *(each.next_fetch for each in self._addresses.values())]
         if self._floor is not None:
             longest = max(self._policy.address.delay, self._policy.overrides.longest_delay)
             known.append(self._floor + longest)
@@ -98,7 +76,7 @@ class AddressClocks:
         if state is None:
             pace = self._policy.for_address(address) if address else None
             delay, concurrency = (pace.delay, pace.concurrency) if pace else (0.0, 0)
-            next_fetch = self._stored.pop(pacing_key, now)
+            next_fetch = self._early.pop(pacing_key, now)
             if self._floor is not None:
                 next_fetch = max(next_fetch, self._floor + delay)
             state = AddressState(pacing_key, delay, concurrency, next_fetch)
@@ -285,18 +263,13 @@ class HostRecords:
         """How many stored URLs of a host are still to be asked for."""
         return max(0, self.get(key).pending - self._fronts.leased(key))
 
-    def changed(self, key: str, record: HostRecord) -> None:
-        self._store.put_record(key, record)
-
-    def host_entered(self, key: str) -> None:
+    def forget(self, key: str) -> None:
+        """The host with this *key* is in memory now, or has no record."""
         self._cache.pop(key, None)
 
     def host_left(self, key: str, record: HostRecord) -> None:
         self._cache[key] = record
         self._store.put_record(key, record)
-
-    def drop(self, key: str) -> None:
-        self._cache.pop(key, None)
 
     def _update(self, key: str, record: HostRecord) -> None:
         host = self._hosts.get(key)
@@ -306,110 +279,81 @@ class HostRecords:
 
 
 _PREFIX = b"waits/"
-_MINUTE, _HOUR, _DAY = 60, 3_600, 86_400
+_MINUTE = 60
 _PORTION = 2_000  # hosts in memory that are counted at a time, some 0.4 µs each
 _EVERY = 1.0  # seconds between the beginnings of two counts, at least
-
-_Kind = tuple[WaitReason, int]  # a reason, and the seconds of the spans by which it is counted
-_PAST: _Kind = (WaitReason.MEMORY, 0)  # of the hosts whose time has come
+_PAST = (WaitReason.MEMORY, 0)  # of the hosts whose time has come
 
 
 class DiskWaits:
-    """Hosts on disk, counted by reason and by the minute they are due in.
-
-    Hosts that are due in more than a day are counted by the hour, past ones together. Each count is
-    a row. In an hour that is counted both ways hosts may be mixed up; the sum of a reason is exact.
-    """
+    """Hosts on disk by reason and by the minute they are due in, past ones together; a row each."""
 
     def __init__(self, store: Store, rows: Iterable[tuple[float, HostRecord]]) -> None:
         """Load the counts from *store*, or count *rows*. Raises `JobDamagedError`."""
         self._kv = store.kv("counters")
-        self._counts: dict[_Kind, dict[int, int]] = {_PAST: {0: 0}}
-        self._changed: set[tuple[_Kind, int]] = set()
-        self._wall: float | None = None  # as of the last fold; None: there was none
+        self._counts: dict[WaitReason, dict[int, int]] = {WaitReason.MEMORY: {0: 0}}
+        self._changed: set[tuple[WaitReason, int]] = set()
+        self._minute = 0  # before it all are past
         stored = dict(self._kv.items(_PREFIX))
-        if _key(_PAST, 0) not in stored:
+        if _key(*_PAST) not in stored:
             for when, record in rows:
                 self.change(when, record, 1)
             return
         try:
             for key, hosts in stored.items():
-                _, width, number, reason = key.decode().split("/", 3)
-                kind = WaitReason(reason), int(width)
-                self._counts.setdefault(kind, {})[int(number)] = int(hosts)
+                _, minute, reason = key.decode().split("/", 2)
+                self._counts.setdefault(WaitReason(reason), {})[int(minute)] = int(hosts)
         except ValueError as error:
             raise JobDamagedError(f"the counts of waiting hosts are unreadable: {error}") from error
 
     def change(self, when: float, record: HostRecord, hosts: int) -> None:
         """Count *hosts* (1 or -1) due at *when* (wall), with a *record* like this."""
-        reason = reason_of_words(record.why)
-        by_minute, by_hour = (reason, _MINUTE), (reason, _HOUR)
-        if hosts > 0:
-            kind = by_minute if self._wall is None else self._kind(by_minute, when, self._wall)
-            self._add(kind, _number(kind, when), hosts)
-            return
-        # From the finest on: so the rest is never counted finer than it came.
-        for kind in (by_minute, by_hour, _PAST):
-            number = _number(kind, when)
-            if self._counts.get(kind, {}).get(number):
-                self._add(kind, number, hosts)
-                return
+        reason, minute = reason_of_words(record.why), int(when // _MINUTE)
+        known = self._counts.get(reason, {}).get(minute)
+        if minute < self._minute if hosts > 0 else not known:
+            reason, minute = _PAST
+        self._add(reason, minute, hosts)
 
     def save(self) -> None:
         if not self._changed:
             return
-        for kind, number in self._changed | {(_PAST, 0)}:  # this row says that there are counts
-            hosts = self._counts.get(kind, {}).get(number)
+        for reason, minute in self._changed | {_PAST}:  # this row says that there are counts
+            hosts = self._counts.get(reason, {}).get(minute)
             if hosts is None:
-                self._kv.delete(_key(kind, number))
+                self._kv.delete(_key(reason, minute))
             else:
-                self._kv.put(_key(kind, number), b"%d" % hosts)
+                self._kv.put(_key(reason, minute), b"%d" % hosts)
         self._changed.clear()
 
     def counts(self, wall: float) -> Iterator[WaitCount]:
         """The hosts by reason; those whose time has come wait for room in memory."""
-        if self._wall is None or wall // _MINUTE != self._wall // _MINUTE:
-            self._fold(wall)
-        self._wall = wall
-        for (reason, width), numbers in self._counts.items():
-            if hosts := sum(numbers.values()):
-                until = max(wall, float(min(numbers) * width))
-                yield WaitCount(reason, hosts, None if until > NEVER - _HOUR else until)
+        if int(wall // _MINUTE) != self._minute:
+            self._minute = int(wall // _MINUTE)
+            self._fold()
+        for reason, minutes in self._counts.items():
+            if hosts := sum(minutes.values()):
+                until = max(wall, float(min(minutes) * _MINUTE))
+                yield WaitCount(reason, hosts, None if until > NEVER - _MINUTE else until)
 
-    def _fold(self, wall: float) -> None:
-        for kind, numbers in list(self._counts.items()):
-            if kind == _PAST:
-                continue
-            for number, hosts in list(numbers.items()):
-                less = self._kind(kind, number * kind[1], wall)
-                if less != kind:
-                    self._add(kind, number, -hosts)
-                    self._add(less, _number(less, number * kind[1]), hosts)
+    def _fold(self) -> None:
+        for reason, minutes in list(self._counts.items()):
+            for minute in [each for each in minutes if 0 < each < self._minute]:
+                hosts = minutes[minute]
+                self._add(reason, minute, -hosts)
+                self._add(*_PAST, hosts)
 
-    def _kind(self, kind: _Kind, when: float, wall: float) -> _Kind:
-        reason, width = kind
-        if (when // width + 1) * width <= wall:
-            return _PAST
-        return (reason, _HOUR) if when >= wall + _DAY else kind
-
-    def _add(self, kind: _Kind, number: int, hosts: int) -> None:
-        numbers = self._counts.setdefault(kind, {})
-        left = numbers.get(number, 0) + hosts
-        if left or kind == _PAST:
-            numbers[number] = left
+    def _add(self, reason: WaitReason, minute: int, hosts: int) -> None:
+        minutes = self._counts.setdefault(reason, {})
+        left = minutes.get(minute, 0) + hosts
+        if left > 0 or (reason, minute) == _PAST:
+            minutes[minute] = max(0, left)
         else:
-            del numbers[number]
-        self._changed.add((kind, number))
+            del minutes[minute]
+        self._changed.add((reason, minute))
 
 
-def _number(kind: _Kind, when: float) -> int:
-    """Of the span of time of *kind* in which *when* lies; that of the past is one."""
-    return 0 if kind == _PAST else int(when // kind[1])
-
-
-def _key(kind: _Kind, number: int) -> bytes:
-    reason, width = kind
-    return _PREFIX + f"{width}/{number}/{reason}".encode()
+def _key(reason: WaitReason, minute: int) -> bytes:
+    return _PREFIX + f"{minute}/{reason}".encode()
 
 
 class WaitCounts:
@@ -438,7 +382,6 @@ class WaitCounts:
         self._count_portion(_PORTION, now, wall)
 
     def count(self, now: float, wall: float) -> None:
-        """Count all hosts at once."""
         self._begin(now)
         self._count_portion(len(self._left), now, wall)
 
@@ -482,7 +425,7 @@ class WaitingList:
 
     def _counted(self) -> Iterator[tuple[float, HostRecord]]:
         due, after = 0.0, ""
-        while rows := self.rows(due, after, 1_000):
+        while rows := self._store.due(1_000, due, after):
             for due, after in rows:
                 record = self._store.record(after) if due < RESIDENT else None
                 if record is not None and record.due is not None:
@@ -563,10 +506,6 @@ class WaitingList:
             found.append(key)
         return math.inf
 
-    def rows(self, since: float, after: str, limit: int) -> list[tuple[float, str]]:
-        """Up to *limit* hosts with their times, behind the host *after* at *since*."""
-        return self._store.due(limit, since, after)
-
     def bring_forward(self, key: str, record: HostRecord, wall: float) -> bool:
         """Let a host wait no longer than its record names; False if it does not."""
         due = record.due
@@ -577,11 +516,6 @@ class WaitingList:
         self.leave(key, record)
         self.add(key, record, wall)
         return True
-
-    def excluded(self, since: float, after: str, limit: int) -> list[tuple[float, str]]:
-        """`rows` of hosts that wait for a rule."""
-        rows = self.rows(max(since, EXCLUDED_BAND), after, limit)
-        return [row for row in rows if row[0] < RESIDENT]
 
     def update_rule(self, key: str, record: HostRecord, wall: float) -> bool:
         """Let a host wait by the rules of now; False if nothing changed."""

@@ -1,4 +1,4 @@
-"""The interfaces `Store` and `KV`, and both in memory, for crawls without a job directory."""
+"""Mappings of bytes, and a store in memory, for crawls without a job directory."""
 
 from __future__ import annotations
 
@@ -15,11 +15,9 @@ class KV(Protocol):
     def get(self, key: bytes) -> bytes | None:
         """The value under *key*, or None."""
 
-    def put(self, key: bytes, value: bytes) -> None:
-        ...
+    def put(self, key: bytes, value: bytes) -> None: ...
 
-    def delete(self, key: bytes) -> None:
-        ...
+    def delete(self, key: bytes) -> None: ...
 
     def items(self, prefix: bytes = b"", since: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """The pairs whose keys begin with *prefix* and go on with at least *since*, in byte order.
@@ -52,84 +50,8 @@ class MemoryKV:
         return iter([(key, self._rows[key]) for key in found])
 
 
-class Store(Protocol):
-    """Rows of queues, states of URLs, records of hosts, and the hosts that are due."""
-
-    durable: bool
-    """Whether rows can be read back; else fronts hold everything."""
-    update_record: Callable[[str, HostRecord], None]
-    """Is called with a host and its record before the record is packed, or read while it waits."""
-
-    @property
-    def dirty(self) -> bool:
-        """Whether changes wait for `flush`."""
-
-    @property
-    def backlog(self) -> int:
-        """How many changes wait for `flush`; a value of some KiB counts as several."""
-
-    def state(self, key: bytes) -> bytes | None:
-        """The packed `UrlState` under a state key, or None: an unknown URL."""
-
-    def find_states(self, keys: list[bytes]) -> list[bytes | None]:
-        """`state` of each of *keys*."""
-
-    def put_state(self, key: bytes, value: bytes) -> None:
-        ...
-
-    def delete_state(self, key: bytes) -> None:
-        ...
-
-    def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
-        """Up to *limit* rows of *host* whose order keys are greater than *after*."""
-
-    def put_row(self, entry: Entry) -> None:
-        ...
-
-    def put_link(self, state_key: bytes, prefix: bytes, order: bytes, row: bytes) -> None:
-        """Make a URL pending: its packed *row* is put under *order* into the queue of the host with
-        the key *prefix*.
-        """
-
-    def delete_row(self, host: str, key: bytes) -> None:
-        ...
-
-    def record(self, host: str) -> HostRecord | None:
-        ...
-
-    def put_record(self, host: str, record: HostRecord) -> None:
-        """Put *record* into the next batch, as it is when the batch is written."""
-
-    def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
-        """All hosts and their records, beyond *after* if given."""
-
-    def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
-        """Up to *limit* waiting hosts and times (wall) from *since* on, by time, then by name.
-
-        Of time *since*, only hosts after *after*.
-        """
-
-    def put_due(self, when: float, host: str) -> None:
-        ...
-
-    def delete_due(self, when: float, host: str) -> None:
-        ...
-
-    def kv(self, name: str) -> KV:
-        ...
-
-    def flush(self) -> None:
-        """Write all changes in one batch. Raises `StoreWriteError`; the changes wait on."""
-
-    def recover(self) -> None:
-        """Prepare for another attempt after a failed write. Raises `StoreWriteError`."""
-
-    def close(self) -> None:
-        ...
-
-
 class MemoryStore:
-    """A store for the life of the process, without rows: fronts hold the entries."""
+    """`RocksStore` for the life of the process, without rows: fronts hold the entries."""
 
     durable = False
     dirty = False
@@ -156,14 +78,12 @@ class MemoryStore:
     def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
         return []
 
-    def put_row(self, entry: Entry) -> None:
-        ...
+    def put_row(self, entry: Entry) -> None: ...
 
     def put_link(self, state_key: bytes, prefix: bytes, order: bytes, row: bytes) -> None:
         self._states[state_key] = PENDING
 
-    def delete_row(self, host: str, key: bytes) -> None:
-        ...
+    def delete_row(self, host: str, key: bytes) -> None: ...
 
     def record(self, host: str) -> HostRecord | None:
         record = self._records.get(host)
@@ -182,20 +102,15 @@ class MemoryStore:
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
         return []
 
-    def put_due(self, when: float, host: str) -> None:
-        ...
+    def put_due(self, when: float, host: str) -> None: ...
 
-    def delete_due(self, when: float, host: str) -> None:
-        ...
+    def delete_due(self, when: float, host: str) -> None: ...
 
     def kv(self, name: str) -> KV:
         return self._kvs.setdefault(name, MemoryKV())
 
-    def flush(self) -> None:
-        ...
+    def flush(self) -> None: ...
 
-    def recover(self) -> None:
-        ...
+    def recover(self) -> None: ...
 
-    def close(self) -> None:
-        ...
+    def close(self) -> None: ...

@@ -114,7 +114,6 @@ FOLDER = "suite"
 LOCK_FILE = "lock"
 _CLEAN = b"clean"
 _ARCHIVED, _SIEVED = b"archive", b"sieve"
-_SHOWN = 200  # characters of a setting's value in an error
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,10 +239,7 @@ class Job:
         return JobFile(FORMAT, old.id, spider, old.created, stored, old.origin), old
 
     def open_seen(self, settings: SuiteSettings) -> None:
-        """Open archive and sieve: existing ones, and the one that SUITE_SEEN_STORE names.
-
-        Logs unreadable parts; the rest serves. Raises `JobError`s.
-        """
+        """Open archive and sieve, if there or wanted; log unreadable parts. Raises `JobError`s."""
         store, meta, damaged = self.store, self.store.meta, list[str]()
         for key, folder, name in (
             (_ARCHIVED, ARCHIVE_FOLDER, "archive"), (_SIEVED, SIEVE_FOLDER, "sieve"),
@@ -261,7 +257,7 @@ class Job:
             damaged += store.archive.urls.damaged.values()
         if store.sieve is not None and known[1] is None:
             meta.put(_SIEVED, b"1")
-            damaged += store.sieve.sieve.stats().damaged
+            damaged += store.sieve.sieve.parts.damaged.values()
         for damage in damaged:
             logger.error(
                 "%s: the URLs in it count as new until `scrapy frontier check --repair -j %s` has "
@@ -281,7 +277,7 @@ def _compare(old: JobFile, settings: SuiteSettings, folder: Path) -> None:
     changes = settings.diff(old.settings)
     fixed = [change for change in changes if change.kind is SettingKind.FIXED]
     if fixed and (find_damage(folder / "store") or not is_fresh(folder)):
-        listed = ", ".join(f"{c.name} was {_cut(c.old)} and is {_cut(c.new)}" for c in fixed)
+        listed = ", ".join(f"{c.name} was {c.old!r:.200} and is {c.new!r:.200}" for c in fixed)
         raise JobSettingsError(
             f"a job cannot change this once it has begun: {listed}; set it back, or use another "
             "JOBDIR"
@@ -299,11 +295,6 @@ def _renames(change: SettingChange, settings: SuiteSettings) -> bool:
         for agents in (change.old, change.new) if isinstance(agents, list | tuple)
     )  # fmt: skip
     return old != new
-
-
-def _cut(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
 _jobs: WeakKeyDictionary[Crawler, Job] = WeakKeyDictionary()

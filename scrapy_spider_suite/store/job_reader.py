@@ -33,15 +33,11 @@ _FINGERPRINT = b"\xff"  # begins, after its host's key, an identity that does no
 class UrlRow:
     url: str
     state: UrlState
-    tag: str | None = None
-    """Of a seed, "" without one; None for what is no seed."""
+    tag: str | None = None  # of a seed, "" without one; None for what is no seed
 
 
 class StoreReader:
-    """A view of the store in the ``suite`` folder *folder*, as of its opening; a context manager.
-
-    Nothing in the folder is changed. Raises `JobDamagedError`.
-    """
+    """A read-only view of the store in the ``suite`` folder *folder*. Raises `JobDamagedError`."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -138,13 +134,13 @@ class StoreReader:
         yield from wrong_plans(self.store)
         if self.store.archive is not None:
             for finding in self.store.archive.urls.check():
-                yield f"{finding.file}: {finding.what} (`scrapy frontier check --repair`)"
+                yield f"{finding.what} (`scrapy frontier check --repair`)"
         yield from self._check_sieve()
 
     def _check_sieve(self) -> Iterator[str]:
         if self.store.sieve is None:
             return
-        for damage in self.store.sieve.sieve.check():
+        for damage in self.store.sieve.sieve.parts.check():
             yield f"{damage} (`scrapy frontier check --repair`)"
         after, decided = None, self.store.sieve.sieve.decided
         for number, _, keys in rows_in(self.store):
@@ -213,7 +209,7 @@ def is_fresh_store(store: RocksStore) -> bool:
         return False
     if store.archive is not None and len(store.archive.urls):
         return False
-    if store.sieve is not None and store.sieve.sieve.stats().known:
+    if store.sieve is not None and len(store.sieve.sieve):
         return False
     rows = store.every_row()
     return all(family == "meta" or (family, key) in _OF_A_START for family, key, _ in rows)

@@ -16,8 +16,7 @@ _SILENT = 10.0  # seconds without a new status after which the event loop of a c
 
 class CrawlState(StrEnum):
     RUNNING = "running"
-    SILENT = "silent"
-    """Its process is there, but the status was not written for some seconds."""
+    SILENT = "silent"  # its process is there, but the status was not written for some seconds
     ENDED = "ended"
     KILLED = "killed"
 

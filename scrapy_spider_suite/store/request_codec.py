@@ -1,11 +1,8 @@
 """Scrapy's requests, items, headers and cookies as bytes, and back.
 
-Stored in ``meta``, ``cb_kwargs``, ``cookies``, ``flags`` and attributes: plain values and
-containers (see `value_codec`); enums, dataclasses, attrs classes, items and subclasses of
-``Request``, if their class is on the list; texts of lxml, as plain text; anything given to
-`register`. Functions, responses, selectors and open files raise `UnstorableError` with their key.
-Callbacks are methods of the spider, stored by name. On the list are the project's classes and
-``SUITE_STORABLE``.
+Requests hold plain values, and instances of classes on the list: the project's and those of
+``SUITE_STORABLE`` (docs/jobs.md). Callbacks are methods of the spider, stored by name. All else
+raises `UnstorableError` with its key.
 """
 
 from __future__ import annotations
@@ -27,7 +24,6 @@ from scrapy.http.request import NO_CALLBACK
 from scrapy_spider_suite.errors import CodecError, UnstorableError
 from scrapy_spider_suite.store.value_codec import (
     DEFAULT_KINDS,
-    MAX_BYTES,
     ClassList,
     ClassRegistry,
     ObjectKind,
@@ -52,7 +48,10 @@ class SpiderMethods:
             raise CodecError(f"{callback!r} is not a method of the spider")
         name = self._names.get(callback.__func__)
         if name is None:
-            name = self._names[callback.__func__] = self._name_of_method(callback)
+            name = callback.__name__
+            if self.find(name) != callback:
+                raise CodecError(f"{callback!r} has no name in the spider")
+            self._names[callback.__func__] = name
         return name
 
     def find(self, name: str | bool) -> Any:
@@ -70,18 +69,9 @@ class SpiderMethods:
             raise CodecError(f"the spider has no method {name!r}")
         return found
 
-    def _name_of_method(self, callback: MethodType) -> str:
-        for name in (callback.__name__, *dir(self._spider)):
-            try:
-                if self.find(name) == callback:
-                    return name
-            except CodecError:
-                continue
-        raise CodecError(f"{callback!r} has no name in the spider")
-
 
 def _item_state(value: Item) -> dict[str, Any]:
-    refuse_extras(value, ("_values",), Item)
+    refuse_extras(value, ("_values",))
     return dict(value)
 
 
@@ -92,18 +82,10 @@ def _build_item(cls: type[Item], state: dict[str, Any]) -> Item:
     return item
 
 
-def header_state(headers: Headers) -> dict[bytes, Any]:
-    """Return the headers as a dict; a header with one value is that value, not a list of it."""
-    return {
-        name: values[0] if len(values) == 1 and type(values) is list else values
-        for name, values in headers.items()
-    }
-
-
 ITEM_KIND = ObjectKind(lambda cls: issubclass(cls, Item), _item_state, _build_item)
 _HEADERS_KIND = ObjectKind(
     lambda cls: cls is Headers,
-    lambda headers: [headers.encoding, header_state(headers)],
+    lambda headers: [headers.encoding, dict(headers.items())],
     lambda cls, state: Headers(*state[::-1]),
 )
 
@@ -152,18 +134,12 @@ _registry.register(_ElementUnicodeResult, "lxml.text", str, str)
 def register(
     cls: type[T], name: str, encode: Callable[[T], Any], decode: Callable[[Any], T]
 ) -> None:
-    """Make instances of *cls* storable in requests and in ``spider.state``.
+    """Make instances of *cls*, not of subclasses, storable in requests and in ``spider.state``.
 
-    ::
-
-        register(Money, "money", lambda money: [money.amount, money.currency],
-                 lambda state: Money(*state))
-
-    *encode* returns a value of the types in this module's docstring; *decode* makes an equal
-    instance from it, and must not trust it. *name* is written in place of the class: the class may
-    move, the name must stay. Subclasses are not included. Call it where the class is defined.
-
-    Raises `ValueError` for a built-in type, or a *name* not of 1 to 64 letters, digits, ``_.:-``.
+    *encode* returns a storable value; *decode* makes an equal instance, and must not trust it.
+    *name* is written in place of the class: the class may move, the name must stay. Call it where
+    the class is defined. Raises `ValueError` for a built-in type, or a *name* not of 1 to 64
+    letters, digits, ``_.:-``.
     """
     _registry.register(cls, name, encode, decode)
 
@@ -176,21 +152,15 @@ def project_packages(spidercls: type[Spider], spider_modules: Iterable[str]) -> 
 
 
 class RequestCodec:
-    """Writes the requests of one spider as bytes and reads them back. For one thread.
+    """Requests of one spider as bytes, and back. *allowed* are dotted prefixes of classes."""
 
-    *allowed* are dotted prefixes of classes that may be named; *values* encodes the fields.
-    """
-
-    def __init__(
-        self, spider: Spider, allowed: Iterable[str] = (),
-        registry: ClassRegistry | None = None, max_bytes: int = MAX_BYTES,
-    ) -> None:  # fmt: skip
+    def __init__(self, spider: Spider, allowed: Iterable[str] = ()) -> None:
         kinds = (*DEFAULT_KINDS, ITEM_KIND, _HEADERS_KIND, ObjectKind(
             lambda cls: issubclass(cls, Request), self._nested_state,
             lambda cls, state: self.from_record(state, cls),
         ))  # fmt: skip
         classes = ClassList((_SCRAPYS, *allowed), _ALIASES)
-        self.values = ValueCodec(classes, registry or _registry, kinds, max_bytes)
+        self.values = ValueCodec(classes, _registry, kinds)
         self._callbacks = SpiderMethods(spider)
         self._proven: set[type] = {Request, FormRequest, JsonRequest, XmlRpcRequest}
 
@@ -235,7 +205,7 @@ class RequestCodec:
         if headers:
             if type(headers) is not Headers:
                 raise UnstorableError("headers", f"{type(headers).__qualname__} is not Headers")
-            record[_HEADERS] = header_state(headers)
+            record[_HEADERS] = dict(headers.items())
         if not request.url.isprintable() or " " in request.url:
             again = Request(request.url, encoding=request.encoding, meta=request.meta)
             if again.url != request.url:
@@ -270,7 +240,7 @@ class RequestCodec:
         cls = type(request)
         try:
             record[_CLASS] = self.values.classes.name_of(cls)
-            refuse_extras(request, cls.attributes, Request)
+            refuse_extras(request, cls.attributes)
         except CodecError as error:
             raise UnstorableError("class", error) from error
         own = [name for name in cls.attributes if name not in Request.attributes]
@@ -342,24 +312,27 @@ def _build_subclass(cls: type[Request], arguments: dict[str, Any]) -> Request:
 
 
 _values = ValueCodec()
-_FLAGS = (
-    "secure", "discard", "domain_specified", "domain_initial_dot", "path_specified",
-    "port_specified", "rfc2109",
+_COOKIE = (
+    "version", "name", "value", "port", "port_specified", "domain", "domain_specified",
+    "domain_initial_dot", "path", "path_specified", "secure", "expires", "discard", "comment",
+    "comment_url", "_rest", "rfc2109",
 )  # fmt: skip
-# The usual version, port, comment, comment URL and other attributes: left out together.
-_USUAL: list[Any] = [0, None, None, None, {}]
+"""The attributes of a cookie, in the order of its arguments; `_rest` has SameSite and the like."""
 
 
 def pack_cookies(cookies: Iterable[Cookie]) -> bytes:
-    """Return *cookies* as bytes, in their order."""
-    return _values.dumps([cookie_state(cookie) for cookie in cookies])
+    return _values.dumps([[vars(cookie)[name] for name in _COOKIE] for cookie in cookies])
 
 
 def unpack_cookies(data: bytes, now: float) -> list[Cookie]:
     """The cookies in *data* that have not expired at *now* (wall seconds). Raises CodecError."""
     states = _values.loads(data)
     try:
-        cookies = [_cookie(*state) for state in states]
+        cookies = [Cookie(*state) for state in states]
+        for cookie in cookies:
+            texts = (cookie.name, cookie.value or "", cookie.domain, cookie.path)
+            if not all(isinstance(text, str) for text in texts):
+                raise TypeError(f"{texts} are not all text")
         return [cookie for cookie in cookies if not cookie.is_expired(int(now))]
     except (TypeError, ValueError, AttributeError) as error:
         raise CodecError(f"stored cookies are damaged: {error!r}") from error
@@ -368,29 +341,3 @@ def unpack_cookies(data: bytes, now: float) -> list[Cookie]:
 def without_host(cookies: Iterable[Cookie], host: str) -> list[Cookie]:
     """Those of *cookies* that *host* did not set for itself."""
     return [cookie for cookie in cookies if cookie.domain.removeprefix(".") != host]
-
-
-def cookie_state(cookie: Cookie) -> list[Any]:
-    """Name, value, domain, path, expiry and flags of *cookie*, and its unusual attributes."""
-    flags = sum(1 << bit for bit, name in enumerate(_FLAGS) if getattr(cookie, name))
-    state = [cookie.name, cookie.value, cookie.domain, cookie.path, cookie.expires, flags]
-    # The jar has no public name for the attributes it does not know, such as SameSite.
-    others = vars(cookie)["_rest"]
-    rare = [cookie.version, cookie.port, cookie.comment, cookie.comment_url, others]
-    return state if rare == _USUAL else [*state, *rare]
-
-
-def _cookie(
-    name: str, value: str | None, domain: str, path: str, expires: int | None, flags: int,
-    version: int = 0, port: str | None = None, comment: str | None = None,
-    comment_url: str | None = None, others: dict[str, str] | None = None,
-) -> Cookie:  # fmt: skip
-    texts = (name, domain, path)
-    if not all(isinstance(text, str) for text in texts) or not isinstance(value, str | None):
-        raise TypeError(f"{texts} are not all text")
-    switches: dict[str, Any] = {name: bool(flags >> bit & 1) for bit, name in enumerate(_FLAGS)}
-    return Cookie(
-        version=version, name=name, value=value, port=port, domain=domain, path=path,
-        expires=expires, comment=comment, comment_url=comment_url, rest=dict(others or {}),
-        **switches,
-    )  # fmt: skip

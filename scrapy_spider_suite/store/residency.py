@@ -33,7 +33,7 @@ from scrapy_spider_suite.store.host_queues import (
     load_clock,
     note_clock,
 )
-from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.store.url_states import UrlStates
 
@@ -55,13 +55,12 @@ class Residents:
     """Moves hosts and their fronts between the workbench and the store.
 
     *capacity*: how many hosts may be resident; others leave when they can. *floor*: after an
-    unclean end, the moment at which every host and address counts as fetched. Times ``now`` are
-    monotonic.
+    unclean end, the moment at which every host counts as fetched. Times ``now`` are monotonic.
     """
 
     def __init__(
         self, workbench: Workbench, store: Store, policy: Policy, capacity: int,
-        floor: float | None, window: HostWindow | None = None,
+        floor: float | None, clocks: AddressClocks, window: HostWindow | None = None,
     ) -> None:  # fmt: skip
         self.workbench = workbench
         self.store = store
@@ -69,7 +68,7 @@ class Residents:
         self.capacity = capacity
         self.fronts = QueueFronts(store)
         self.records = HostRecords(store, workbench, self.fronts)
-        self.clocks = AddressClocks(workbench, store, policy, floor)
+        self.clocks = clocks
         self.unresolved = UnresolvedHosts(workbench)
         self.waiting = WaitingList(store, policy)
         self.released = ReleasedHosts(self)
@@ -77,7 +76,7 @@ class Residents:
         self._floor = floor
         self._is_foreign: IsForeign | None = None
 
-    def open(self, now: float, wall: float) -> None:
+    def open(self, wall: float) -> None:
         """Take over from an earlier run: its resident hosts are due, its clocks go on."""
         # A window begins with the hosts that were in it.
         since = wall if self.window is None else 0.0
@@ -90,7 +89,6 @@ class Residents:
                 self.waiting.add(key, record, wall, since)
             rows = self.store.due(1_000, RESIDENT)
         self.waiting.earliest = 0.0
-        self.clocks.load(now, wall)
 
     def wall(self, now: float) -> float:
         return now + self.records.wall_offset
@@ -109,10 +107,7 @@ class Residents:
     def host_for(
         self, name: str, key: bytes, record: HostRecord, now: float, *, volatile: bool = False
     ) -> HostState | None:
-        """The host in whose front the new URL under the order *key* belongs, in memory by now.
-
-        None: the URL waits on disk.
-        """
+        """The host in memory in whose front the URL belongs; None: the URL waits on disk."""
         host = self.workbench.hosts.get(name)
         if host is None:
             parked = self._is_parked(name, record, new=not volatile)
@@ -179,13 +174,13 @@ class Residents:
         self._apply_crawl_delay(host)
         host.revision = self.policy.revision
         load_clock(host, now, now + self.records.wall_offset, self._floor)
-        self.records.host_entered(key)
+        self.records.forget(key)
         self.workbench.hosts[key] = host
         if self.store.durable:
             self.waiting.leave(key, record)
             record.due = RESIDENT
             self.store.put_due(RESIDENT, key)
-            self.records.changed(key, record)
+            self.store.put_record(key, record)
         if more:
             host.cursor, host.more = record.head, True
             self.fronts.refill(host)
@@ -196,7 +191,7 @@ class Residents:
 
     def wait_on_disk(self, key: str, record: HostRecord, wall: float) -> None:
         self.waiting.add(key, record, wall, wall + HELD if self.held_back(key) else None)
-        self.records.changed(key, record)
+        self.store.put_record(key, record)
 
     def leave(self, host: HostState, now: float) -> None:
         record: HostRecord = host.record
@@ -246,13 +241,12 @@ class Residents:
         self.waiting.leave(key, self.records.touch(key))
         if host is not None:
             self._remove(host)
-        self.records.drop(key)
+        self.records.forget(key)
 
-    def close(self, wall_offset: float) -> None:
-        """Write the clocks of resident hosts and addresses; the hosts are due again."""
+    def close(self) -> None:
+        """Write the clocks of resident hosts; the hosts are due again."""
         for key, host in self.workbench.hosts.items():
-            self.records.changed(key, host.record)
-        self.clocks.save(wall_offset)
+            self.store.put_record(key, host.record)
 
 
 _PORTION = 200  # hosts that are examined at a time
@@ -284,12 +278,12 @@ class ReleasedHosts:
             self._left = [(band + wall, band + wall + HELD, "") for band in (EXCLUDED_BAND, 0.0)]
         if self._left:
             since, until, after = self._left.pop()
-            rows = waiting.rows(since, after, _PORTION)
+            rows = residents.store.due(_PORTION, since, after)
             for due, key in rows:
                 if due <= until and not residents.held_back(key):
                     record = records.get(key)
                     if waiting.bring_forward(key, record, wall):
-                        records.changed(key, record)
+                        residents.store.put_record(key, record)
             if len(rows) == _PORTION and rows[-1][0] <= until:
                 self._left.append((rows[-1][0], until, rows[-1][1]))
         return self.busy
@@ -449,11 +443,12 @@ class PolicyUpdate:
     ) -> tuple[float, str] | None:
         """Examine *limit* hosts that wait on disk for a rule; return where to continue."""
         residents = self._residents
-        rows = residents.waiting.excluded(since, after, limit)
+        found = residents.store.due(limit, max(since, EXCLUDED_BAND), after)
+        rows = [row for row in found if row[0] < RESIDENT]
         for _, key in rows:
             record = residents.records.get(key)
             if residents.waiting.update_rule(key, record, residents.wall(now)):
-                residents.records.changed(key, record)
+                residents.store.put_record(key, record)
         return rows[-1] if len(rows) == limit else None
 
     def check(self, visit: Visit, now: float) -> bool:
@@ -609,10 +604,7 @@ class Rotation:
         return more or late or len(due) == _COMING
 
     def _make_room(self, now: float) -> bool:
-        """Examine a portion of the hosts in memory; whether there are more of them.
-
-        Hosts leave that have nothing left, or must wait while others are due on disk.
-        """
+        """Let idle hosts leave, and those that wait while others are due; whether to go on."""
         crowded, most, left = self._crowded(now), _GOING, self._candidates
         for _ in range(min(_EXAMINED, len(left))):
             host = left.pop()

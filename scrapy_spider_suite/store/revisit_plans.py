@@ -1,17 +1,14 @@
-"""Plans of revisits: which page is visited again, and when.
-
-A waiting plan stands in an index by time. It leaves the index in the batch that makes its page
-pending.
-"""
+"""Plans of revisits; each stands in an index by time until its page is pending again."""
 
 from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import msgpack  # type: ignore[import-untyped]
+import msgspec
+from msgspec.structs import replace
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
@@ -25,7 +22,8 @@ from scrapy_spider_suite.frontier.revisit_rules import (
     Validators,
 )
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.store.interface import KV, Store
+from scrapy_spider_suite.store.interface import KV
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import UrlState, pack_row, unpack_row
 
 _KEPT = int(Flag.USER | Flag.PROXIED | Flag.NO_ROBOTS)
@@ -43,8 +41,7 @@ UNPACKED: Final = PackedBody("", 0.0, "")
 """The body was not to be packed. A page without a record is requested whole instead."""
 
 
-@dataclass(frozen=True, slots=True)
-class RevisitPlan:
+class RevisitPlan(msgspec.Struct, frozen=True, array_like=True):
     """When a page is visited again, and the results of its visits. Times are wall times."""
 
     due: float  # of the next visit, or of the one that was popped
@@ -59,25 +56,14 @@ class RevisitPlan:
     row: bytes = b""  # its queue row
 
     def to_bytes(self) -> bytes:
-        data: bytes = msgpack.packb((
-            self.due, self.history.to_bytes(), self.rate, self.validators.to_bytes(), self.digest,
-            self.misses, self.claimed, self.packed, self.host, self.row,
-        ))  # fmt: skip
-        return data
+        return msgspec.msgpack.encode(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> RevisitPlan:
         """Read it back. Raises `JobDamagedError`."""
         try:
-            (
-                due, history, rate, validators, digest, misses, claimed, packed, host, row,
-            ) = msgpack.unpackb(data)  # fmt: skip
-            return cls(
-                float(due), History.from_bytes(history), float(rate),
-                Validators.from_bytes(validators), bytes(digest), int(misses), bool(claimed),
-                None if packed is None else PackedBody(*packed), str(host), bytes(row),
-            )  # fmt: skip
-        except (ValueError, TypeError) as error:
+            return msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.DecodeError, ValueError) as error:
             raise JobDamagedError(f"a row of the revisits is damaged ({error!r})") from error
 
     def without(self, gone: Callable[[str], bool]) -> RevisitPlan:
@@ -232,10 +218,7 @@ class RevisitPlans:
         return self._rows.get(_index(plan.due, identity)) is not None
 
     def pop_due(self, now: float, limit: int) -> list[tuple[bytes, RevisitPlan]]:
-        """Remove up to *limit* due pages from the index, the most overdue first.
-
-        The caller makes them pending in the same batch. Raises `JobDamagedError`.
-        """
+        """Remove up to *limit* due pages from the index, oldest first, to be pending again."""
         found: list[tuple[bytes, RevisitPlan]] = []
         for key in self._keys():
             self._head = _bucket(key)

@@ -37,9 +37,10 @@ from rocksdict import (
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, host_key
-from scrapy_spider_suite.seen.sieve import CAPACITY
+from scrapy_spider_suite.seen.segments import CATALOGUE
+from scrapy_spider_suite.seen.sieve import CAPACITY, copy_files
 from scrapy_spider_suite.seen.sorted_set import MANIFEST_NAME
-from scrapy_spider_suite.store.interface import KV, Store
+from scrapy_spider_suite.store.interface import KV, MemoryStore
 from scrapy_spider_suite.store.rows import (
     PENDING,
     HostRecord,
@@ -54,19 +55,14 @@ from scrapy_spider_suite.store.seen_index import (
     SIEVE_FOLDER,
     Archive,
     SieveIndex,
-    copy_files,
 )
 
-Range = tuple[str, bytes, bytes]
-"""A family, the first key in it, and the first that is behind."""
+Range = tuple[str, bytes, bytes]  # A family, the first key in it, and the first that is behind
 _ERRORS = "rocksdb.background-errors"
 
 
 class TableRewrite:
-    """Rewrites the tables of *families* that hold keys of *ranges*, in a thread. Takes seconds.
-
-    *failure* is set at the end: "" after a complete rewrite.
-    """
+    """Rewrites the tables with keys of *ranges*, in a thread. *failure* says why not all of it."""
 
     def __init__(
         self, db: Rdict, families: Mapping[str, Rdict], ranges: Collection[Range]
@@ -255,7 +251,7 @@ class Database:
         self._handles = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
 
     def recover(self) -> None:
-        """See `Store`. A database that could not write refuses to until it is opened again."""
+        """Prepare for another attempt after a failed write. Raises `StoreWriteError`."""
         self._release()
         try:
             self._open()
@@ -283,10 +279,11 @@ class Database:
 
     @property
     def backlog(self) -> int:
+        """How many changes wait for `flush`; a value of some KiB counts as several."""
         return len(self.pending_writes)
 
     def flush(self) -> None:
-        """See `Store`. After a failure the changes wait for the next flush."""
+        """Write all changes in one batch. Raises `StoreWriteError`; the changes wait on."""
         if not self.pending_writes:
             return
         if self.damage:
@@ -426,14 +423,14 @@ def _microseconds(when: float) -> bytes:
 
 
 class RocksStore(Database):
-    """See `Store`. *memory* (bytes) bounds write buffers and block cache together.
+    """Rows of queues, states of URLs, records of hosts, and the hosts that are due.
 
-    With *secondary*, a folder of its own, it reads a database that another process writes.
-    *power_safe* syncs every batch. *archive* and *sieve* are closed with the store. Raises
-    `JobDamagedError`.
+    *memory* (bytes) bounds write buffers and block cache together. With *secondary*, a folder of
+    its own, it reads a database that another process writes. *power_safe* syncs every batch.
+    *archive* and *sieve* are closed with the store. Raises `JobDamagedError`.
     """
 
-    durable = True
+    durable = True  # whether rows can be read back; else fronts hold everything
 
     def __init__(
         self, path: Path, *, memory: int = 80 << 20, power_safe: bool = False,
@@ -443,6 +440,7 @@ class RocksStore(Database):
         self.archive: Archive | None = None
         self.sieve: SieveIndex | None = None
         self.update_record: Callable[[str, HostRecord], None] = lambda host, record: None
+        """Is called with a host and its record before the record is packed, or read meanwhile."""
         self._records: dict[str, HostRecord] = {}  # that changed since the last batch
         # Rows before it were deleted: a scan from the start would walk over their remains.
         self._due_head = b""
@@ -465,7 +463,7 @@ class RocksStore(Database):
         return len(self._records) + super().backlog
 
     def flush(self) -> None:
-        """See `Store`. Records are packed here, each once."""
+        """See `Database.flush`. Records are packed here, each once."""
         self._pack_records()
         super().flush()
         self._records.clear()
@@ -503,10 +501,11 @@ class RocksStore(Database):
         return self._rewrites[-1]
 
     def state(self, key: bytes) -> bytes | None:
-        """See `Store`. A URL in the sieve without a row is done."""
+        """The packed `UrlState` under a state key; None: unknown. A URL in the sieve is done."""
         return self.find_states([key])[0]
 
     def find_states(self, keys: list[bytes]) -> list[bytes | None]:
+        """`state` of each of *keys*."""
         found = self.find_rows(keys)
         if self.sieve is None:
             return found
@@ -549,7 +548,7 @@ class RocksStore(Database):
             yield key[n:], value
 
     def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
-        """See `Store`. Seeks behind *after*: deleted rows before it cost nothing."""
+        """Up to *limit* rows of *host* behind the order key *after*; those before cost nothing."""
         prefix = host_key(host)
         n = len(prefix)
         start = prefix + after + b"\0" if after else prefix
@@ -561,6 +560,7 @@ class RocksStore(Database):
         self.pending_writes.set("queue", prefix + entry.key, pack_row(entry), prefix)
 
     def put_link(self, state_key: bytes, prefix: bytes, order: bytes, row: bytes) -> None:
+        """Make a URL pending, with *row* in the queue of the host with the key *prefix*."""
         self.pending_writes.set("states", state_key, PENDING)
         self.pending_writes.set("queue", prefix + order, row, prefix)
 
@@ -582,6 +582,7 @@ class RocksStore(Database):
         return None if data is None else HostRecord.from_bytes(data)
 
     def put_record(self, host: str, record: HostRecord) -> None:
+        """Put *record* into the next batch, as it is when the batch is written."""
         self._records[host] = record
 
     def delete_record(self, host: str) -> None:
@@ -602,6 +603,7 @@ class RocksStore(Database):
             yield key[2:-1].decode()
 
     def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
+        """Up to *limit* waiting hosts and times (wall), beyond the host *after* at *since*."""
         first = f"{after}\0" if after else ""
         start = max(self._due_head, _microseconds(since) + first.encode())
         rows = [_due_row(key) for key, _ in islice(self.scan("due", start), limit)]
@@ -627,6 +629,9 @@ class RocksStore(Database):
     @property
     def meta(self) -> KV:
         return FamilyKV(self, "meta")
+
+
+Store = MemoryStore | RocksStore
 
 
 def _due_row(key: bytes) -> tuple[float, str]:
@@ -660,16 +665,13 @@ def open_seen(
     Makes the *wanted* one (``trie`` or ``sieve``). Raises `JobDamagedError`, `StoreWriteError`.
     """
     path = folder / ARCHIVE_FOLDER
-    if store.archive is None:
-        store.archive = Archive.if_any(path, readonly=readonly)
-        if store.archive is None and wanted == "trie":
-            store.archive = Archive(path)
-    if store.sieve is None:
-        path, dropped = folder / SIEVE_FOLDER, store.kv(DROPPED)
-        if wanted == "sieve" or (bits and (path / MANIFEST_NAME).exists()):
-            store.sieve = SieveIndex(path, dropped, bits=bits or 128, capacity=capacity)
-        else:
-            store.sieve = SieveIndex.if_any(path, dropped, readonly=readonly)
+    if store.archive is None and (wanted == "trie" or (path / CATALOGUE).exists()):
+        store.archive = Archive(path, readonly=readonly)
+    path = folder / SIEVE_FOLDER
+    if store.sieve is None and (wanted == "sieve" or (path / MANIFEST_NAME).exists()):
+        store.sieve = SieveIndex(
+            path, store.kv(DROPPED), bits=bits, capacity=capacity, readonly=readonly
+        )
 
 
 @contextmanager

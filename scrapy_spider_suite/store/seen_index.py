@@ -6,8 +6,6 @@ without a row, and without a waiting link, ended 200. A dropped host gets other 
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Final
@@ -15,10 +13,10 @@ from typing import Final
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.seen import TrieStore
 from scrapy_spider_suite.seen.fingerprints import fingerprint, fingerprints
 from scrapy_spider_suite.seen.sieve import CAPACITY, Sieve
 from scrapy_spider_suite.seen.sorted_set import SetManifest
+from scrapy_spider_suite.seen.trie_store import TrieStore
 from scrapy_spider_suite.seen.url_keys import MAX_KEY, encode, host_bytes
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rows import UrlState
@@ -26,24 +24,17 @@ from scrapy_spider_suite.store.rows import UrlState
 ARCHIVE_FOLDER: Final = "seen"  # beside the database, in the job's ``suite`` folder
 DONE_200: Final = UrlState(State.DONE, Event.SUCCESS, 1, 200).to_bytes()
 """The state of every URL in the archive."""
-_MEMORY: Final = 16 << 20
-_GROWING: Final = "fresh-*"  # files that are copied; all others never change, and may be linked
+_MEMORY: Final = 32 << 20
 
 
 class Archive:
-    """The archive in *folder*, made if need be; *readonly*: as it is now. Keys are state keys.
-
-    Raises the errors of `TrieStore`.
-    """
+    """The archive in *folder*, made if need be, or *readonly*. Keys are state keys."""
 
     def __init__(self, folder: Path, *, readonly: bool = False) -> None:
-        verify = None if readonly else True  # a reader verifies a segment at its first use
-        self.urls = TrieStore(folder, ids=False, memory=_MEMORY, readonly=readonly, verify=verify)
+        self.urls = TrieStore(
+            folder, ids=False, memory=_MEMORY, readonly=readonly, verify=not readonly
+        )
         self._locked = False
-
-    @classmethod
-    def if_any(cls, folder: Path, *, readonly: bool = False) -> Archive | None:
-        return cls(folder, readonly=readonly) if any(folder.glob("catalogue*")) else None
 
     def get(self, key: bytes) -> bytes | None:
         """The packed state under a state key, or None: it is not here."""
@@ -109,60 +100,33 @@ def _prefixes(host: str) -> Iterator[str]:
             yield f"{scheme}://{host}{end}"
 
 
-def copy_files(folder: Path, target: Path) -> None:
-    """Copy the files of a locked archive or sieve to the new folder *target*; for a thread.
-
-    Raises `StoreWriteError`.
-    """
-    with files.store_errors(target):
-        target.mkdir(parents=True)
-        for path in folder.iterdir():
-            if not path.is_file() or path.name == files.LOCK_NAME or path.suffix == ".new":
-                continue
-            copy = target / path.name
-            try:
-                if not path.match(_GROWING):
-                    os.link(path, copy)
-                    continue
-            except OSError:
-                pass  # a file system without links
-            shutil.copyfile(path, copy)
-            files.sync_path(copy)
-        files.sync_path(target)
-
-
 SIEVE_FOLDER: Final = "sieve"  # beside the database, in the job's ``suite`` folder
 DROPPED: Final = "sieve"  # where the store keeps how often hosts were dropped
 
 
 class SieveIndex:
-    """The fingerprints in *folder*, made if need be; *readonly*: as they are now. Keys are state
-    keys.
+    """The fingerprints in *folder*, made if need be, or *readonly*. Keys are state keys.
 
-    *dropped* has how often hosts were dropped. `SieveQueue` stores the waiting links. Raises the
-    errors of `Sieve`.
+    *dropped* has how often hosts were dropped; *bits* are by default those of the files.
+    `SieveQueue` stores the waiting links. Raises the errors of `Sieve`.
     """
 
     def __init__(
-        self, folder: Path, dropped: KV, *, bits: int = 128, capacity: int = CAPACITY,
+        self, folder: Path, dropped: KV, *, bits: int | None = None, capacity: int = CAPACITY,
         readonly: bool = False,
     ) -> None:  # fmt: skip
-        if not readonly:
-            _make(folder, bits // 64)
-        self.sieve = Sieve(
-            folder, bits=bits, capacity=capacity, own_log=False, readonly=readonly
-        )
+        found = SetManifest.read(folder)
+        bits = bits or (128 if found is None else found.words * 64)
+        # A sieve without a flush may get another width.
+        if found is None or (not found.generation and found.words * 64 != bits):
+            with files.store_errors(folder):
+                folder.mkdir(parents=True, exist_ok=True)
+                SetManifest(bits // 64).write(folder)
+        self.sieve = Sieve(folder, bits=bits, capacity=capacity, readonly=readonly)
         self.width = bits // 8  # bytes of a fingerprint
         self.locked = False
         self._dropped = dropped
         self._times = dict(dropped.items())
-
-    @classmethod
-    def if_any(cls, folder: Path, dropped: KV, *, readonly: bool = False) -> SieveIndex | None:
-        manifest = SetManifest.read(folder)
-        if manifest is None:
-            return None
-        return cls(folder, dropped, bits=manifest.words * 64, readonly=readonly)
 
     def has(self, key: bytes) -> bool:
         """Whether a flush has met the URL with this state key; reads the disk."""
@@ -204,13 +168,3 @@ class SieveIndex:
 
     def unlock(self) -> None:
         self.locked = False
-
-
-def _make(folder: Path, words: int) -> None:
-    """Have a manifest in *folder*; that of a sieve without a flush may get another width."""
-    found = SetManifest.read(folder)
-    if found is not None and (found.generation or found.words == words):
-        return
-    with files.store_errors(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        SetManifest(words).write(folder)

@@ -20,8 +20,7 @@ from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
 from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.store.counters import Counters
-from scrapy_spider_suite.store.interface import Store
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, Store
 from scrapy_spider_suite.store.seen_index import DONE_200, Archive, SieveIndex, needs_no_row
 from scrapy_spider_suite.urls.normalize import host_of
 
@@ -219,7 +218,7 @@ class SieveQueue:
                 if number != sieve.next:
                     raise JobDamagedError(f"links that wait for the sieve are missing at {number}")
                 prints = msgpack.unpackb(row)[0]
-                sieve.offer_prints((), prints if isinstance(prints, bytes) else index.prints(keys))
+                sieve.offer_prints(prints if isinstance(prints, bytes) else index.prints(keys))
         self.first_number = sieve.next if first is None else first
         """The number of the first link that still waits."""
         if flush is not None and self.first_number >= flush.end:
@@ -246,12 +245,12 @@ class SieveQueue:
 
     def _write_row(self, keys: list[bytes], *way: Any) -> None:
         self._rows.put(self.sieve.next, msgpack.packb([keys, *way]))
-        self.sieve.offer_prints((), self.index.prints(keys))
+        self.sieve.offer_prints(self.index.prints(keys))
 
     def offer_prints(self, prints: bytes) -> None:
         """Offer the fingerprints of another agent: they are known after the next flush."""
         self._rows.put(self.sieve.next, msgpack.packb([prints, self.index.width]))
-        self.sieve.offer_prints((), prints)
+        self.sieve.offer_prints(prints)
 
     @property
     def waiting(self) -> int:
@@ -264,18 +263,15 @@ class SieveQueue:
 
     @property
     def statistics(self) -> dict[str, int | float]:
-        sieve = self.sieve.stats()
+        sieve, parts = self.sieve, self.sieve.parts
         return {
-            "waiting": self.waiting, "known": sieve.known, "flushes": sieve.flushes,
-            "size": sieve.disk, "damaged": len(sieve.damaged),
-            "false_positive_bound": sieve.false_positive_bound,
+            "waiting": self.waiting, "known": len(parts), "flushes": sieve.flushes,
+            "size": parts.size, "damaged": len(parts.damaged),
+            "false_positive_bound": parts.false_positive_bound,
         }
 
     def begin(self) -> Flush | None:
-        """The flush of all waiting links, or None: nothing waits, or the sieve is locked.
-
-        Run it in any thread, after `RocksStore.sync_log`.
-        """
+        """The flush of all waiting links, for any thread after `sync_log`; None: not now."""
         if self.decided or not self.waiting or self.index.locked:
             return None
         return self.sieve.begin()
@@ -283,8 +279,7 @@ class SieveQueue:
     def hand_out(
         self, take: Callable[[LinkOrigin, list[bytes], list[bytes]], None]
     ) -> Iterator[None]:
-        """Call *take* with the decided links of a page, and those of them that are new, a row each
-        step.
+        """Call *take* with the decided links of a page, and the new ones of them, a row each step.
 
         A row goes with the batch in which *take* writes. Do not keep this over a batch that fails.
         """

@@ -20,7 +20,7 @@ from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.counters import Counters
-from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import pack_row, unpack_row
 
 LOW: Final = 4  # a host of which fewer URLs are left to be asked for is in demand
@@ -239,10 +239,7 @@ class UnreadPages:
         return found
 
     def hosts(self, since: bytes, limit: int) -> tuple[list[str], bytes | None]:
-        """Up to *limit* hosts with pages from *since* on, and where to continue (None: at the end).
-
-        Raises `JobDamagedError`.
-        """
+        """Up to *limit* hosts with pages, from *since* on, and where to continue; None: nowhere."""
         found: list[str] = []
         for _ in range(limit):
             row = next(self._kv.items(_OF_HOST, since), None)

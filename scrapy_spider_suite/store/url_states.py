@@ -15,10 +15,9 @@ from scrapy_spider_suite.frontier.entries import (
     order_key,
 )
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.seen import FingerprintCache
+from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
 from scrapy_spider_suite.store.counters import Counters, DomainCounts
-from scrapy_spider_suite.store.interface import Store
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, Store
 from scrapy_spider_suite.store.rows import PENDING, HostRecord, UrlState, pack_state
 from scrapy_spider_suite.store.seen_transfer import SieveQueue
 from scrapy_spider_suite.urls.normalize import host_of, normalize
@@ -169,10 +168,7 @@ class UrlStates:
         return True
 
     def find(self, keys: Iterable[bytes]) -> dict[bytes, bytes | None]:
-        """The packed states of the URLs that the cache does not know; None for unknown URLs.
-
-        From now on the cache knows them: the caller takes or refuses each.
-        """
+        """The packed states (None: new) of the URLs that the cache did not know until now."""
         new = self.cache.new(keys)
         if not new:
             return {}
@@ -200,9 +196,7 @@ class UrlStates:
     def add_link(
         self, key: bytes, prefix: bytes, record: HostRecord, row: bytes, priority: int
     ) -> bytes:
-        """`add_pending`, breadth first, for a link with this state key and its host's key *prefix*;
-        returns its order key.
-        """
+        """`add_pending`, breadth first, for a link with these keys; returns its order key."""
         if not record.counted:
             self._count_host(prefix[2:-1].decode(), record)
         record.pending += 1
@@ -226,7 +220,6 @@ class UrlStates:
         self._give_key(entry, b"", tried=True)
 
     def note_pending(self, entry: Entry, event: Event, status: int, wall: float) -> None:
-        """Write why *entry* is still pending."""
         if not entry.volatile:
             state = _state_of(entry, State.PENDING, event, status, wall)
             self._store.put_state(entry.identity, state)

@@ -78,9 +78,8 @@ def test_others_wait_for_all_that_has_begun_without_the_ledger() -> None:
 def made(addresses: dict[str, Any], floor: float | None) -> Any:
     """The core of a crawl whose addresses have a delay of 3 s, at 101 s."""
     bench: Any = SimpleNamespace(addresses=addresses)
-    store: Any = SimpleNamespace(kv=lambda name: MemoryKV())
     policy = Policy(Pace(0.0, 1), Pace(3.0, 1))
-    residents = SimpleNamespace(clocks=AddressClocks(bench, store, policy, floor))
+    residents = SimpleNamespace(clocks=AddressClocks(bench, policy, floor))
     return SimpleNamespace(
         frontier=SimpleNamespace(workbench=bench, residents=residents), now=lambda: 101.0,
         settings=SimpleNamespace(project=SimpleNamespace(longest_fetch=60.0)),

@@ -25,8 +25,8 @@ from scrapy_spider_suite.crawl.seeds import seed_scheduler
 from scrapy_spider_suite.errors import JobDamagedError, MessageError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.store.interface import KV, MemoryKV, MemoryStore, Store
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.interface import KV, MemoryKV, MemoryStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, Store
 from scrapy_spider_suite.store.rows import UrlState, pack_row
 from scrapy_spider_suite.store.seen_transfer import LinkOrigin
 from scrapy_spider_suite.store.url_states import note_seed, seeds

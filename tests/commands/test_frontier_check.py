@@ -11,7 +11,7 @@ from support.frontier_command import Frontier, Said
 from support.trie_stores import build_at_once
 
 from scrapy_spider_suite.dupefilter import SieveDupeFilter, StoredDupeFilter, TrieDupeFilter
-from scrapy_spider_suite.seen.sieve import Sieve
+from scrapy_spider_suite.seen.sieve import SieveSet
 from scrapy_spider_suite.seen.trie_store import TrieStore
 
 URLS = [f"http://host{n % 3}.t/{n}" for n in range(31)]
@@ -50,7 +50,7 @@ def test_trie_of_a_dupefilter(
     build_at_once(monkeypatch)
     segment = make_trie(tmp_path / "seen-trie")
     damage(segment)
-    repaired = expect_repair(frontier, tmp_path, f"{segment.name}: it is not as it was written")
+    repaired = expect_repair(frontier, tmp_path, f"{segment.name} is not as it was written")
     assert "20 URLs" in repaired.out
     with TrieStore(tmp_path / "seen-trie", readonly=True) as store:
         assert len(store) == 11
@@ -73,8 +73,9 @@ def test_dupefilter_without_damage(
 
 
 def test_sieve_of_a_dupefilter(frontier: Frontier, tmp_path: Path) -> None:
-    sieve = Sieve(tmp_path / "seen-sieve")
-    sieve.offer(URLS)
+    sieve = SieveSet(tmp_path / "seen-sieve")
+    for url in URLS:
+        sieve.add(url.encode())
     sieve.flush()
     sieve.close()
     damage(next((tmp_path / "seen-sieve").glob("*.rows")))
@@ -82,9 +83,7 @@ def test_sieve_of_a_dupefilter(frontier: Frontier, tmp_path: Path) -> None:
 
 
 def test_sieve_before_its_first_flush(frontier: Frontier, tmp_path: Path) -> None:
-    sieve = Sieve(tmp_path / "seen-sieve")
-    sieve.offer(URLS)
-    sieve.close()
+    SieveSet(tmp_path / "seen-sieve").close()
     assert frontier("check", "--repair", "-j", str(tmp_path)).code == 0
 
 

@@ -19,7 +19,7 @@ from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.operate.job_target import job_at_rest, take_job_lock
 from scrapy_spider_suite.packs import open_packs, verify
-from scrapy_spider_suite.seen import TrieStore
+from scrapy_spider_suite.seen.trie_store import TrieStore
 from scrapy_spider_suite.settings.table import LINK_TABLES
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader

@@ -62,7 +62,7 @@ class Crawl:
     def flushes(self) -> int:
         """How many there were."""
         assert self.store.sieve is not None
-        return self.store.sieve.sieve.stats().flushes
+        return self.store.sieve.sieve.flushes
 
 
 @pytest.fixture

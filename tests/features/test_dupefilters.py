@@ -167,10 +167,12 @@ def test_a_full_disk(
     """Nothing is asked for twice; it is said once; and it is written as soon as there is room."""
     monkeypatch.setattr(dupefilter, "_UPKEEP_AFTER", 10)
     ours = made(filter_, tmp_path)
+    if isinstance(ours, SieveDupeFilter):
+        ours._seen._capacity = ours._seen._patience = 2
     requests = [Request(f"http://a.example/{number}") for number in range(40)]
     with monkeypatch.context() as broken:
-        for module in ("seen.sieve.write_all", "seen.fresh_log.os.write"):
-            broken.setattr(f"scrapy_spider_suite.{module}", _full)
+        for module in ("fingerprints.write_all", "fresh_log.os.write"):
+            broken.setattr(f"scrapy_spider_suite.seen.{module}", _full)
         assert not any(map(ours.request_seen, requests[:20]))
         assert all(map(ours.request_seen, requests[:20]))
     assert caplog.text.count("No space left on device") == 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from pathlib import Path
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
+from msgspec.structs import replace
 from support.handover_sides import DONE, Side, drain, label, units_of
 from support.virtual_crawl import entry
 

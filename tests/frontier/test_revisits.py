@@ -96,20 +96,6 @@ def test_dates_that_cannot_be() -> None:
     assert history.visited(50 * DAY, changed=False) == History(50 * DAY, quiet=1.0)
 
 
-@given(
-    st.floats(0, 1e10), st.floats(0, 1e9, width=32), st.floats(0, 100, width=32),
-    st.lists(st.floats(1, 1e9, width=32), max_size=CHANGES_MAX),
-)  # fmt: skip
-def test_a_history_is_kept(last: float, quiet: float, dated: float, changed: list[float]) -> None:
-    """As it was; what is none is refused."""
-    history = History(last, quiet, dated, tuple(changed))
-    data = history.to_bytes()
-    assert History.from_bytes(data) == history
-    for cut in (data[:-1], data[:15], data + b"x"):
-        with pytest.raises(ValueError, match="no history"):
-            History.from_bytes(cut)
-
-
 @given(rates, st.floats(1, 1e8))
 def test_an_interval_is_worth_its_price(rate: float, price: float) -> None:
     """And grows with it, until no interval is."""
@@ -217,7 +203,6 @@ def test_validators() -> None:
         b"If-None-Match": b'W/"a,b"', b"If-Modified-Since": b"Sun, 06 Nov 1994 08:49:37 GMT",
     }  # fmt: skip
     assert found.modified == 784111777.0
-    assert Validators.from_bytes(found.to_bytes()) == found
     renewed = found.renewed(Validators.from_headers(b'"c"', None))
     assert renewed == Validators('"c"', found.last_modified)
     assert not Validators.from_headers(None, None)
@@ -240,13 +225,6 @@ def test_no_etag(etag: bytes) -> None:
 def test_no_date(date: bytes) -> None:
     """A page that does not say when it changed."""
     assert Validators.from_headers(None, date) == Validators()
-
-
-@pytest.mark.parametrize("data", [b"", b"a", b"a\nb\nc", b"\xff\n"])
-def test_damaged_validators(data: bytes) -> None:
-    """They are refused."""
-    with pytest.raises(ValueError, match=re.compile("validators|decode")):
-        Validators.from_bytes(data)
 
 
 def test_a_budget_of_visits() -> None:

@@ -18,7 +18,7 @@ URLS = [f"http://host{number % 99}.t/some/page/{number}" for number in range(5_0
 ADDER = """
 import sys
 from scrapy_spider_suite.seen.trie_store import TrieStore
-store = TrieStore(sys.argv[1], memory=32 * 3_000, split=2_000)
+store = TrieStore(sys.argv[1], memory=144 * 3_000, split=2_000)
 for number in range(len(store) // 10, 1_000_000):
     store.add(f"http://host{n % 99}.t/{n}" for n in range(number * 10, number * 10 + 10))
     print(number, flush=True)
@@ -27,7 +27,7 @@ for number in range(len(store) // 10, 1_000_000):
 
 def test_a_process_builds(tmp_path: Path) -> None:
     """Beside this one, which looks and adds meanwhile."""
-    with TrieStore(tmp_path, memory=32 * 8_000) as store:
+    with TrieStore(tmp_path, memory=144 * 8_000) as store:
         store.add(URLS)
         assert store.poll()
         assert store.add(["http://new.t/"]) == ["http://new.t/"]
@@ -42,7 +42,7 @@ def test_a_process_builds(tmp_path: Path) -> None:
 
 def test_closing_stops_a_build(tmp_path: Path) -> None:
     """What was fresh is still in the log."""
-    with TrieStore(tmp_path, memory=32 * 8_000) as store:
+    with TrieStore(tmp_path, memory=144 * 8_000) as store:
         store.add(URLS)
         assert store.poll()
     with TrieStore(tmp_path) as store:

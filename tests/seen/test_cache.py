@@ -32,7 +32,6 @@ def test_it_never_knows_what_was_not_added(numbers: list[int], size: int) -> Non
         if not cache.add(key):
             assert number in added
         added.add(number)
-    assert f"{size:,} bytes" in repr(cache)
 
 
 @settings(max_examples=60)
@@ -48,7 +47,7 @@ def test_what_was_forgotten_is_not_known(steps: list[tuple[bool, int]]) -> None:
         else:
             assert cache.add(key) or number in added
             added.add(number)
-    assert {number for number in range(61) if b"%d" % number in cache} <= added
+    assert {number for number in range(61) if cache.knows(b"%d" % number)} <= added
 
 
 def test_the_least_recently_used_goes() -> None:
@@ -58,9 +57,9 @@ def test_the_least_recently_used_goes() -> None:
     cache.new([first, *others])
     cache.add(first)
     cache.add(b"one more")
-    assert first in cache
-    assert others[0] not in cache
-    assert all(other in cache for other in others[1:])
+    assert cache.knows(first)
+    assert not cache.knows(others[0])
+    assert all(cache.knows(other) for other in others[1:])
 
 
 def test_it_holds_about_as_many_as_there_is_room_for() -> None:
@@ -68,7 +67,7 @@ def test_it_holds_about_as_many_as_there_is_room_for() -> None:
     cache = FingerprintCache(1 << 18)
     many = keys((1 << 18) // 16 * 3 // 4)
     cache.new(many)
-    assert sum(key in cache for key in many) > 0.93 * len(many)
+    assert sum(cache.knows(key) for key in many) > 0.93 * len(many)
 
 
 def test_a_working_set_stays_while_strangers_pass() -> None:
@@ -77,7 +76,7 @@ def test_a_working_set_stays_while_strangers_pass() -> None:
     menu = [b"menu %d" % number for number in range(100)]
     for page in range(200):
         cache.new([*menu, *(b"page %d, %d" % (page, link) for link in range(10))])
-    assert sum(key in cache for key in menu) == len(menu)
+    assert sum(cache.knows(key) for key in menu) == len(menu)
 
 
 def test_forgetting() -> None:
@@ -86,11 +85,11 @@ def test_forgetting() -> None:
     cache.new(keys(WAYS))
     cache.forget(b"3")
     cache.forget(b"unknown")
-    assert b"3" not in cache
+    assert not cache.knows(b"3")
     assert cache.add(b"3")
-    assert sum(key in cache for key in keys(WAYS)) == WAYS
+    assert sum(cache.knows(key) for key in keys(WAYS)) == WAYS
     cache.clear()
-    assert b"4" not in cache
+    assert not cache.knows(b"4")
     assert cache.add(b"4")
 
 
@@ -98,9 +97,9 @@ def test_without_memory_nothing_is_known() -> None:
     """Size 0 switches it off."""
     cache = FingerprintCache(0)
     assert cache.new([b"a", b"a"]) == [b"a", b"a"]
-    assert b"a" not in cache
+    assert not cache.knows(b"a")
     cache.forget(b"a")
-    assert repr(cache) == "<FingerprintCache: 0 bytes, 0% hits>"
+    assert cache.hit_rate == 0
 
 
 def test_asking_counts_as_use() -> None:
@@ -109,9 +108,9 @@ def test_asking_counts_as_use() -> None:
     cache.new(keys(WAYS))
     assert cache.knows(b"0")
     assert not cache.knows(b"one more")
-    assert b"one more" not in cache
+    assert not cache.knows(b"one more")
     cache.add(b"one more")
-    assert b"0" in cache
-    assert b"1" not in cache
-    assert cache.hits == 1
+    assert cache.knows(b"0")
+    assert not cache.knows(b"1")
+    assert cache.hits == 2
     assert not FingerprintCache(0).knows(b"0")

@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from support.seen_contract import SieveUrls
 
 from scrapy_spider_suite.errors import JobInUseError
-from scrapy_spider_suite.seen.sieve import Checkpoint, SieveSet
+from scrapy_spider_suite.seen.sieve import Checkpoint
 from scrapy_spider_suite.seen.trie_store import TrieStore
 
 OLD, FRESH, NEW = (
@@ -16,7 +17,7 @@ OLD, FRESH, NEW = (
 )
 
 
-@pytest.mark.parametrize("store", [SieveSet, TrieStore])
+@pytest.mark.parametrize("store", [SieveUrls, TrieStore])
 def test_a_killed_run(store: Any, tmp_path: Path) -> None:
     """Merged or in a log: what the run has added is gone, and what was there before is there."""
     folder = tmp_path / "seen"

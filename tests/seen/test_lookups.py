@@ -10,9 +10,9 @@ import pytest
 from support.trie_stores import build_at_once, small
 
 from scrapy_spider_suite.errors import UnknownUrlError
-from scrapy_spider_suite.seen import segments, trie_store, url_ids, url_keys
+from scrapy_spider_suite.seen import segments, url_keys
 from scrapy_spider_suite.seen.trie_store import TrieStore
-from scrapy_spider_suite.seen.url_keys import LOW, SLOT_SHIFT, FreshTable, digest
+from scrapy_spider_suite.seen.url_keys import LOW, SLOT_SHIFT, digest
 
 URLS = [f"http://host{number % 23}.t/page/{number}" for number in range(300)]
 
@@ -50,15 +50,15 @@ def test_a_way_back(count: int) -> None:
     draw = np.random.default_rng(count)
     ids = draw.integers(1, 1 << 64, count, np.uint64)
     numbers = draw.permutation(count).astype(np.uint32)
-    table, way = url_ids.build_id_table(ids, numbers, 3)
-    total = way.places + way.window
+    table, places, window = segments.build_id_table(ids, numbers, 3)
+    total = places + window
     assert len(table) == 4 * total
     assert total <= count * 8 / 7 + 200
     checks, rest = np.frombuffer(table[:total], np.uint8), table[total:]
 
     def found(ident: int) -> Iterator[int]:
-        for at in range(ident % way.places, ident % way.places + way.window):
-            if checks[at] == ident % url_ids.CHECKS:
+        for at in range(ident % places, ident % places + window):
+            if checks[at] == ident % segments.CHECKS:
                 yield int.from_bytes(rest[3 * at : 3 * at + 3], "little")
 
     some = list(zip(ids.tolist(), numbers.tolist(), strict=True))[:500]
@@ -74,15 +74,14 @@ def test_the_way_back_of_a_large_segment(tmp_path: Path) -> None:
         one.flush()
         (part,) = one._ranges
         assert part.base is not None
-        way = part.base.row.way
-        assert way is not None
+        places = part.base.row.places
         for url in urls[::80]:
             if "//host7." in url:
                 continue
             ident = one.id(url)
             assert one.url(ident) == url
-            beyond = url_ids.CHECKS * way.places << SLOT_SHIFT
-            slots = [n * url_ids.CHECKS << SLOT_SHIFT for n in range(1, 200)]
+            beyond = segments.CHECKS * places << SLOT_SHIFT
+            slots = [n * segments.CHECKS << SLOT_SHIFT for n in range(1, 200)]
             wrong = [(ident ^ 1 << bit) for bit in range(64)] + [ident + beyond, ident - beyond]
             for other in [*wrong, *((ident + slot) % (1 << 64) for slot in slots), 0]:
                 with pytest.raises(UnknownUrlError):
@@ -104,7 +103,6 @@ def test_hosts_whose_urls_all_have_the_same_hash(
         return digest(key) if seed is None else digest(key) & ~LOW | low
 
     monkeypatch.setattr(url_keys, "digest", poor)
-    monkeypatch.setattr(trie_store, "digest", poor)
     urls = [f"http://{host}/" for host in (_host_of_slot_0(), "a.t", "b.t", "c.t", "d.t")]
     others = ["http://e.t/", "http://a.t/x"]
     with small(tmp_path) as one:
@@ -112,7 +110,7 @@ def test_hosts_whose_urls_all_have_the_same_hash(
             assert url not in one
             assert one.add([url]) == [url]
             assert url in one
-        for step in (lambda: None, one.flush, one.compact):
+        for step in (lambda: None, one.flush):
             step()
             assert [url in one for url in urls] == [True] * len(urls)
             assert not any(url in one for url in others)
@@ -123,31 +121,3 @@ def test_hosts_whose_urls_all_have_the_same_hash(
         # A twin: nothing can be told from a hash any more.
         assert one.add(["http://a.t/x"]) == ["http://a.t/x"]
         assert [url in one for url in [*urls, *others]] == [True] * len(urls) + [False, True]
-
-
-def test_ranges_are_told_from_hosts(tmp_path: Path) -> None:
-    """Those of hosts that are cut are not, nor is anything once ranges have changed."""
-    large = [f"http://large.t/{number}" for number in range(200)]
-    with small(tmp_path, memory=32 * 10_000) as one:
-        one.add(URLS)
-        assert one._ranges.only is one._ranges.all[0]
-        one.flush()
-        assert one._ranges.only is None
-        assert all(url in one for url in URLS)
-        hosts = {f"http://host{number}.t/".encode() for number in range(23)}
-        assert set(one._ranges.by_host) == hosts
-        one.add(large)
-        one.flush()
-        assert one._ranges.by_host == {}
-        for _ in range(2):
-            assert all(url in one for url in [*URLS, *large])
-            assert not any(f"{url}~" in one for url in [*URLS, *large])
-        assert b"http://large.t/" not in one._ranges.by_host
-
-
-def test_a_row_by_its_hash() -> None:
-    """Whatever the slots of those that are there."""
-    table = FreshTable()
-    for number in range(1, 200):
-        table.put(number << SLOT_SHIFT | 7 * number % 50 + 1, number)
-    assert [low for low in range(60) if table.has_hash(3 << 60 | low)] == list(range(1, 51))

@@ -18,9 +18,9 @@ from scrapy_spider_suite.frontier.outcomes import Event, Pace
 from scrapy_spider_suite.frontier.policy import Block, Exclusion, Overrides, Policy, Rule
 from scrapy_spider_suite.store import residency
 from scrapy_spider_suite.store.host_queues import EXCLUDED_BAND, WaitingList
-from scrapy_spider_suite.store.interface import MemoryStore, Store
+from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.job_reader import wait_reason
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, Store
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.host_patterns import HostPattern
 

@@ -384,7 +384,7 @@ def test_a_copy_is_of_one_moment(crawl: Crawl, tmp_path: Path) -> None:
     store.sieve.unlock()
     assert fetched(crawl) == numbers(3)
     copy = RocksStore(tmp_path / "copy", memory=4 << 20)
-    copy.sieve = SieveIndex.if_any(tmp_path / "copy" / SIEVE_FOLDER, copy.kv(DROPPED))
+    copy.sieve = SieveIndex(tmp_path / "copy" / SIEVE_FOLDER, copy.kv(DROPPED))
     assert copy.sieve is not None
     again = crawl_of(copy, resume=True)
     assert fetched(again) == numbers(3)
@@ -424,9 +424,9 @@ def test_sixty_four_bits(tmp_path: Path) -> None:
     fetched(crawl)
     store.close()
     store = RocksStore(tmp_path / "store", memory=4 << 20)
-    store.sieve = SieveIndex.if_any(tmp_path / SIEVE_FOLDER, store.kv(DROPPED))
+    store.sieve = SieveIndex(tmp_path / SIEVE_FOLDER, store.kv(DROPPED))
     assert store.sieve is not None
-    assert store.sieve.sieve.stats().bits == 64
+    assert store.sieve.width == 8
     assert store.state(entry(numbers(1)[0]).identity) is not None
     assert Counters.load(store).done == 1
     store.close()

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from support.store_contract import StoreContract
 
-from scrapy_spider_suite.store.interface import MemoryStore, Store
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.interface import MemoryStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, Store
 
 MEMORY = 4 << 20
 

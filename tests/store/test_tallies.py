@@ -74,7 +74,7 @@ def test_a_new_job_has_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "row", [b"", b"\xc1", 7, {}, {"statuses": {}, "types": {}}, {
+    "row", [b"", b"\xc1", 7, {
         "statuses": {"200": [1]}, "types": {}, "kinds": {}
     }, {"statuses": 1, "types": {}, "kinds": {}}],
 )  # fmt: skip

@@ -47,7 +47,7 @@ def something(job: Job, what: str) -> None:
         case "a sieve has met it":
             job.open_seen(SuiteSettings.from_settings(Settings({"SUITE_SEEN_STORE": "sieve"})))
             assert store.sieve is not None
-            store.sieve.sieve.offer_prints((), store.sieve.prints([key]))
+            store.sieve.sieve.offer_prints(store.sieve.prints([key]))
             store.sieve.sieve.begin().run()
         case "a host was met":
             store.put_record("a.t", HostRecord())

@@ -25,7 +25,6 @@ from support.codec_values import (
     Label,
     Loop,
     Point,
-    Right,
     Shelf,
     refused,
     same,
@@ -37,11 +36,10 @@ from scrapy_spider_suite.store import value_codec as module
 from scrapy_spider_suite.store.request_codec import ITEM_KIND
 from scrapy_spider_suite.store.value_codec import (
     DEFAULT_KINDS,
-    MAX_DEPTH,
+    MAX_BYTES,
     ClassList,
     ClassRegistry,
     ValueCodec,
-    check_shape,
 )
 
 KINDS = (*DEFAULT_KINDS, ITEM_KIND)
@@ -93,7 +91,7 @@ class TestRoundTrip:
         assert msgpack.unpackb(codec().dumps(value)) == value
 
     def test_unset_fields(self) -> None:
-        """A field that nobody assigned gets its default; without one it stays unset."""
+        """A field that nobody assigned gets its default; one that is set later stays unset."""
         store, shelf = codec(), Shelf.__new__(Shelf)
         shelf.name = "top"
         again = store.loads(store.dumps(shelf))
@@ -134,13 +132,6 @@ class TestRoundTrip:
         with refused("field 'x' of Point was not stored"):
             store.loads(msgpack.packb([module._MARKS[module._OBJECT], f"{HERE}:Point", {"y": 1}]))
 
-    def test_the_packer_gives_its_memory_back(self) -> None:
-        """After a big value the codec does not keep a buffer of that size."""
-        store = codec()
-        before = store._packer
-        assert store.loads(store.dumps("x" * (2 << 20))) == "x" * (2 << 20)
-        assert store._packer is not before
-
 
 class TestRefused:
     """What would not come back equal is refused with a reason."""
@@ -158,9 +149,6 @@ class TestRefused:
             object(),
             lambda: None,
             int,
-            memoryview(b"a"),
-            msgpack.ExtType(1, b""),
-            msgpack.Timestamp(1),
             complex(1),
             Exception("a"),
             datetime(2024, 1, 1, tzinfo=Nowhere()),
@@ -182,32 +170,26 @@ class TestRefused:
             codec().dumps(loop)
 
     def test_depth(self) -> None:
-        """Values nest up to the limit both ways, and not a level further."""
+        """Values nest as deep as msgpack writes; reading has a limit, too."""
         store = codec()
         deep: Any = 1
-        for _ in range(MAX_DEPTH):
+        for _ in range(300):
             deep = [deep]
         assert store.loads(store.dumps(deep)) == deep
-        with refused("nests deeper"):
-            store.dumps([deep])
-        with refused("nest deeper"):
-            store.loads(msgpack.packb([deep]))
-
-    def test_a_structure_that_unfolds(self) -> None:
-        """Shared lists that would unfold to a billion elements are refused in time."""
-        value: Any = ["lol"] * 1000
-        for _ in range(5):
-            value = [value] * 10
-        with refused("more than 1,000,000 elements"):
-            codec().dumps(value)
+        for _ in range(1_000):
+            deep = [deep]
+        with refused("nests too deep"):
+            store.dumps(deep)
+        with refused("damaged"):
+            store.loads(b"\x91" * 5_000 + b"\xc0")
 
     def test_size(self) -> None:
         """More bytes than allowed are refused both ways."""
-        store = codec(max_bytes=2 << 20)
+        store = codec()
         with refused("more than"):
-            store.dumps(b"x" * (2 << 20))
+            store.dumps(b"x" * MAX_BYTES)
         with refused("more than"):
-            store.loads(b"x" * ((2 << 20) + 1))
+            store.loads(b"x" * (MAX_BYTES + 1))
 
     def test_attributes_beside_the_fields(self) -> None:
         """An attribute that would be lost is a reason to refuse the whole."""
@@ -215,27 +197,6 @@ class TestRefused:
         book.note = "b"  # type: ignore[attr-defined]
         with refused("'note'"):
             codec().dumps(book)
-
-    def test_flags_without_a_name(self) -> None:
-        """A flag value that no names make up is refused."""
-
-        class Odd(Flag):
-            """A flag class with a gap."""
-
-            ONE = 1
-            FOUR = 4
-
-        store = ValueCodec(ClassList(aliases={"odd": Odd}))
-        assert store.loads(store.dumps(Odd.ONE | Odd.FOUR)) == Odd(5)
-        with refused("named flags"):
-            store.dumps(Odd._value2member_map_.setdefault(2, _unnamed(Odd, 2)))
-
-
-def _unnamed(cls: type[Flag], value: int) -> Any:
-    member = object.__new__(cls)
-    member._value_ = value
-    member._name_ = None
-    return member
 
 
 class TestClasses:
@@ -281,7 +242,7 @@ class TestClasses:
         (tmp_path / "suite_sentinel.py").write_text(source)
         monkeypatch.syspath_prepend(tmp_path)
         name = "suite_sentinel:Colour"
-        data = msgpack.packb([module._MARKS[module._OBJECT], name, ["RED"]])
+        data = msgpack.packb([module._MARKS[module._OBJECT], name, "RED"])
         with refused("not on the list"):
             codec().loads(data)
         assert "suite_sentinel" not in sys.modules
@@ -359,15 +320,9 @@ class TestRegistry:
             ClassRegistry().register(cls, "mine", list, list)
 
     def test_names(self) -> None:
-        """A bad name is refused; registering again replaces, by name and by class."""
-        registry = ClassRegistry()
+        """A bad name is refused."""
         with pytest.raises(ValueError, match="no name"):
-            registry.register(Loop, "a b", list, Loop)
-        registry.register(Pair, "a", list, Pair._make)
-        registry.register(Loop, "a", list, Loop)
-        registry.register(Loop, "b", list, Loop)
-        assert list(registry.by_class) == [Loop]
-        assert list(registry.by_name) == ["b"]
+            ClassRegistry().register(Loop, "a b", list, Loop)
 
 
 class TestHostileBytes:
@@ -396,15 +351,14 @@ class TestHostileBytes:
             {"a": module._MARKS[1]},
             [1, module._MARKS[1]],
             [module._MARKS[module._SET], []],
-            [module._MARKS[module._PAIRS], 1],
-            [module._MARKS[module._PAIRS], [], 1],
+            {1: 2, module._MARKS[module._SET]: 3},
             [module._MARKS[module._RANGE], 1, 2, 0],
             [module._MARKS[module._OBJECT], 1],
             [module._MARKS[module._OBJECT], ["a"], {}],
             [module._MARKS[module._OBJECT], "os:system", ["ls"]],
             [module._MARKS[module._OBJECT], f"{HERE}:Loop", []],
             [module._MARKS[module._OBJECT], f"{HERE}:Colour", ["RED", "GREEN"]],
-            [module._MARKS[module._OBJECT], f"{HERE}:Colour", ["__class__"]],
+            [module._MARKS[module._OBJECT], f"{HERE}:Colour", "__class__"],
             [module._MARKS[module._OBJECT], f"{HERE}:Right", {"READ": 1, "x": 2}],
             [module._MARKS[module._OBJECT], f"{HERE}:BookItem", {"__init__": 1}],
             [module._MARKS[module._OBJECT], f"{HERE}:Book", 5],
@@ -424,48 +378,9 @@ class TestHostileBytes:
         with pytest.raises(CodecError):
             codec().loads(msgpack.packb(value))
 
-    def test_nothing_is_built_from_what_is_too_deep(self) -> None:
-        """Nesting is seen before the decoder allocates what the bytes announce."""
-        bomb = b"\xdd\x00\x0f\x00\x00" * 3000 + b"\xc0" * (1 << 20)
-        with refused("nest deeper"):
-            check_shape(bomb, MAX_DEPTH)
-        with refused("announces more"):
-            check_shape(b"\x91" * MAX_DEPTH + b"\xdd\xff\xff\xff\xff", MAX_DEPTH)
-
-    @given(values)
-    def test_the_shape_of_all_that_is_stored_passes(self, value: Any) -> None:
-        """The walk over the bytes agrees with the encoder about depth, to the level."""
-        data = codec().dumps(value)
-        plain = msgpack.unpackb(data, strict_map_key=False, unicode_errors="surrogatepass")
-        depth = max(_depth(plain), 1)
-        check_shape(data + b"\x80" * 64, depth)
-        if depth > 1:
-            with refused("nest deeper"):
-                check_shape(data + b"\x80" * 64, depth - 1)
-
-    @given(st.lists(st.binary() | st.floats() | st.text(), max_size=70), st.integers(0, 3))
-    def test_the_walk_jumps_over_strings(self, items: list[Any], more: int) -> None:
-        """Bytes that look like containers inside strings and numbers do not count."""
-        value = [[*items, b"\x91" * 300, 2**40, timedelta(1).days] for _ in range(more)]
-        check_shape(msgpack.packb(value), 2)
-
-
-def _depth(value: Any) -> int:
-    if isinstance(value, dict):
-        return 1 + max((_depth(part) for part in value.values()), default=0)
-    if isinstance(value, list):
-        return 1 + max(map(_depth, value), default=0)
-    return 0
-
 
 def _read(store: ValueCodec, data: bytes) -> None:
     try:
         store.loads(data)
     except CodecError:
         return
-
-
-def test_rights_are_named_in_bytes() -> None:
-    """A combination of flags is stored by the names of its flags, in their order."""
-    data = codec().dumps(Right.RUN | Right.READ)
-    assert data.index(b"READ") < data.index(b"RUN")

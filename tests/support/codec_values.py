@@ -248,18 +248,10 @@ def refused(reason: str) -> Iterator[None]:
         raise AssertionError("nothing was raised")
 
 
-def _offset(minutes: int, name: str | None) -> timezone:
-    return (
-        timezone(timedelta(minutes=minutes))
-        if name is None
-        else timezone(timedelta(minutes=minutes), name)
-    )
-
-
 any_text = st.text(st.characters(exclude_categories=()), max_size=12)
 zones = st.one_of(
     st.none(),
-    st.builds(_offset, st.integers(-1439, 1439), st.none() | any_text),
+    st.integers(-1439, 1439).map(lambda minutes: timezone(timedelta(minutes=minutes))),
     st.sampled_from(["Europe/Berlin", "America/New_York", "UTC"]).map(ZoneInfo),
 )
 networks = st.builds(
@@ -275,7 +267,6 @@ _leaves = st.one_of(
     st.floats(),
     any_text,
     st.binary(max_size=12),
-    st.binary(max_size=12).map(bytearray),
     st.datetimes(timezones=zones),
     st.datetimes().map(lambda moment: moment.replace(fold=1)),
     st.dates(),
@@ -302,9 +293,8 @@ def opaque(draw: st.DrawFn, inner: str) -> Any:
 
 
 leaves: st.SearchStrategy[Any] = opaque("_leaves")
-_hashable_leaves = leaves.filter(lambda leaf: not isinstance(leaf, bytearray))
 _keys = st.recursive(
-    _hashable_leaves.filter(lambda leaf: "NaN" not in str(leaf) and leaf == leaf),
+    leaves.filter(lambda leaf: "NaN" not in str(leaf) and leaf == leaf),
     lambda inner: st.tuples(inner, inner) | st.frozensets(inner, max_size=3),
     max_leaves=4,
 )

@@ -11,7 +11,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.counters import Counters
-from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import PENDING
 from support.frontier_contract import FrontierContract, state_of
 from support.virtual_crawl import Crawl, Web, all_urls, entry, trees

@@ -14,7 +14,7 @@ from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import BackOff, Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Overrides, Policy
-from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import UrlState
 from support.virtual_crawl import POLICY, Crawl, Fetch, Web, all_urls, entry, trees
 

@@ -11,6 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scrapy_spider_suite.seen.sieve import SieveSet
+from scrapy_spider_suite.seen.url_keys import encode
+
 HOSTS = ["a.t", "b.t", "www.a.t", "a.t:8080", "[::1]"]
 PATHS = ["", "a", "a/b", "b?q=1", "ä", "%20", "\x00", "a\nb", "\udcff"]
 
@@ -42,6 +45,29 @@ class Seen(Protocol):
     def close(self) -> None:
         """Let go of it."""
         ...
+
+
+class SieveUrls:
+    """A `SieveSet` as a set of URLs, merged when it is closed."""
+
+    def __init__(self, path: Path) -> None:
+        self.keys = SieveSet(path, capacity=20)
+        self.flush = self.keys.flush
+
+    def add(self, urls: Iterable[str]) -> list[str]:
+        """See `Seen`."""
+        return [url for url in urls if self.keys.add(encode(url))]
+
+    def __contains__(self, url: str) -> bool:
+        return encode(url) in self.keys
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    def close(self) -> None:
+        """See `Seen`."""
+        self.keys.flush()
+        self.keys.close()
 
 
 class SeenContract(ABC):

@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scrapy_spider_suite.frontier.entries import Entry, host_key, order_key, state_key
-from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import PENDING, HostRecord, pack_row
 
 

@@ -7,7 +7,7 @@ from collections import Counter
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.outcomes import Pace
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.testing import trap_sites
 from scrapy_spider_suite.testing.http import Request
 from scrapy_spider_suite.testing.trap_sites import NAMES, TrapSite, trap_hosts, trap_number, trap_of

@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.errors import SuiteError
-from scrapy_spider_suite.seen import segments, trie_upkeep
+from scrapy_spider_suite.seen import segments, trie_upkeep, url_keys
 from scrapy_spider_suite.seen.segments import Catalogue
 from scrapy_spider_suite.seen.trie_store import TrieStore
+from scrapy_spider_suite.seen.url_keys import LOW, digest
 
 
 class Ended:
@@ -51,14 +52,22 @@ def build_at_once(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(trie_upkeep, "start_helper", _at_once)
 
 
-def small(path: Path, *, mask: int | None = None, ids: bool = True, **options: Any) -> TrieStore:
-    """A store with ranges of 40 URLs; with a *mask* of few bits many URLs' ids collide."""
-    if not (path / segments.COPIES[0]).exists():
+def use_few_ids(patch: pytest.MonkeyPatch, mask: int) -> None:
+    """Let only the bits of *mask* tell the ids of a host's URLs apart: many collide."""
+
+    def poor(key: bytes, seed: int | None = None) -> int:
+        return digest(key) if seed is None else digest(key, seed) & (~LOW | mask)
+
+    patch.setattr(url_keys, "digest", poor)
+
+
+def small(path: Path, *, ids: bool = True, **options: Any) -> TrieStore:
+    """A store with ranges of 40 URLs."""
+    if not (path / segments.CATALOGUE).exists():
         path.mkdir(parents=True, exist_ok=True)
         made = path / "first"
         made.mkdir()
-        masked = {} if mask is None else {"mask": mask}
-        segments.write_catalogue(made, Catalogue(1, 7, ids, **masked))
+        segments.write_catalogue(made, Catalogue(1, 7, ids))
         segments.install_catalogue(made, path)
         made.rmdir()
     return TrieStore(path, split=40, **options)

@@ -22,7 +22,7 @@ from scrapy_spider_suite.frontier.outcomes import Event, Pace
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.store.counters import Counters
-from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.rocks_store import Store
 
 WALL = 1_800_000_000.0
 HOST_DELAY, IP_DELAY = 4.0, 0.5

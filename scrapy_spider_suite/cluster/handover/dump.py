@@ -308,7 +308,7 @@ class HostDump:
             record = self._records.get(host)
             if record.pending and record.due is None:
                 context.waiting.add(host, record, context.clock()[1])
-                self._records.changed(host, record)
+                self._store.put_record(host, record)
         self._finish(file_id)
 
     def forget(self, file_id: str) -> Steps:

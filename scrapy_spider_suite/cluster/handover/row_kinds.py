@@ -68,18 +68,13 @@ def _greater(mine: bytes | None, theirs: bytes) -> bytes | None:
 
 
 def _plan(mine: bytes | None, theirs: bytes) -> bytes | None:
-    *_, digest, misses, _, _, _, row = msgpack.unpackb(theirs)
-    if not (isinstance(digest, bytes) and isinstance(misses, int) and isinstance(row, bytes)):
-        raise TypeError("no plan of a page")
     plan = RevisitPlan.from_bytes(theirs)
     plan.entry()
     history, tags, packed = plan.history, plan.validators, plan.packed or UNPACKED
-    if not (isinstance(packed.url, str) and isinstance(packed.digest, str)):
-        raise TypeError("a plan of a page whose body is nowhere")
     headers = tags.etag.encode("latin-1"), tags.last_modified.encode("latin-1")
     if tags != Validators.from_headers(*headers):
         raise ValueError("a plan of a page that its server cannot be asked by")
-    numbers = (misses, plan.due, history.last, history.quiet, history.dated, packed.when)
+    numbers = (plan.misses, plan.due, history.last, history.quiet, history.dated, packed.when)
     if not all(0.0 <= number < _MOST for number in numbers):
         raise ValueError("a plan of a page with numbers beyond all bounds")
     if not all(0.0 < number < _MOST for number in (plan.rate, *history.changed)):

@@ -30,8 +30,7 @@ from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.frontier.windows import HostWindow, Window
 from scrapy_spider_suite.frontier.workbench import HostState, Workbench
 from scrapy_spider_suite.store.counters import Counters
-from scrapy_spider_suite.store.host_queues import WaitCounts
-from scrapy_spider_suite.store.interface import Store
+from scrapy_spider_suite.store.host_queues import AddressClocks, WaitCounts
 from scrapy_spider_suite.store.residency import HostHealth, PolicyUpdate, Residents, Rotation
 from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlan, RevisitPlans
 from scrapy_spider_suite.store.rows import HostRecord, UrlState, pack_row
@@ -277,10 +276,13 @@ class Frontier:
         self.policy = policy
         self.counters = counters or Counters()
         self.workbench = bench = Workbench()
-        # After an unclean end every host counts as fetched at this moment.
-        floor = now if unclean else None
+        # The clocks of addresses are not stored, those of hosts are incomplete after a kill.
+        floor, resumed = now if unclean else None, unclean or self.counters.has_urls
+        clocks = AddressClocks(bench, policy, now if resumed else None)
         window = None if options.window is None else HostWindow(options.window, bench)
-        self.residents = residents = Residents(bench, store, policy, capacity, floor, window)
+        self.residents = residents = Residents(
+            bench, store, policy, capacity, floor, clocks, window
+        )
         self.wall_offset = wall - now
         self.policy_update = PolicyUpdate(residents)
         self.rotation = Rotation(residents, self.policy_update)
@@ -323,7 +325,7 @@ class Frontier:
 
     def open(self, now: float) -> None:
         """Take over from an earlier run: its resident hosts are due, its clocks go on."""
-        self.residents.open(now, self.wall(now))
+        self.residents.open(self.wall(now))
         self.rotation.admit(now)
 
     def unresolved_hosts(self, now: float, limit: int) -> Iterator[HostState]:
@@ -355,7 +357,7 @@ class Frontier:
 
     def close(self) -> None:
         """Write the clocks and records that are newer in memory. Leased URLs stay pending."""
-        self.residents.close(self.wall_offset)
+        self.residents.close()
         self.traps.stats.save()
         self.flush()
 

@@ -19,7 +19,8 @@ from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.store.interface import KV, Store
+from scrapy_spider_suite.store.interface import KV
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of, normalize

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
     from scrapy_spider_suite.fetch.exchange import Exchange
     from scrapy_spider_suite.items import PageItem
-    from scrapy_spider_suite.store.interface import Store
+    from scrapy_spider_suite.store.rocks_store import Store
 
 logger = logging.getLogger(__name__)
 

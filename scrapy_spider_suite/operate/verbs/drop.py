@@ -173,7 +173,6 @@ class HostDrop:
             "the fetch log": (self._site.folder / FETCHES).exists(),
             "the audit log": True,
             "what pipelines and feeds have written": True,
-            "the address's clock, which other hosts share": not below,
             "that its registered domain has hosts without end (SUITE_TRAPS: hosts)":
                 registered_domain(self._host) in DuplicateDomains(store.kv(GROUNDS)).domains,
             "referrers of URLs of other hosts that are pending or failed": True,

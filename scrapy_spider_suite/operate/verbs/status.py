@@ -164,11 +164,11 @@ def _status_row(
     if reader.store.archive is not None:
         row["in_trie"] = len(reader.store.archive.urls)
     if reader.store.sieve is not None:
-        sieve = reader.store.sieve.sieve.stats()
+        sieve = reader.store.sieve.sieve
         row |= {
-            "in_sieve": reader.in_sieve(), "sieve_known": sieve.known,
+            "in_sieve": reader.in_sieve(), "sieve_known": len(sieve),
             "sieve_flushes": sieve.flushes,
-            "sieve_false_positives": float(f"{sieve.false_positive_bound:.2g}"),
+            "sieve_false_positives": float(f"{sieve.parts.false_positive_bound:.2g}"),
         }  # fmt: skip
     revisits = RevisitPlans(reader.store.kv(ROWS), RevisitPolicy())
     if len(revisits):

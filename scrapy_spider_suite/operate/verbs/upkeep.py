@@ -64,12 +64,12 @@ def _stores(job: Path, places: tuple[str, ...]) -> list[Path]:
 
 def _check_store(folder: Path, *, repair: bool) -> Iterator[Any]:
     manifest = SetManifest.read(folder)
-    if manifest is None and any(folder.glob("waiting-*.log")):
-        return  # a sieve that was not flushed yet
+    if manifest is None and folder.name.endswith(SIEVE_FOLDER):
+        return  # nothing was written yet
     if manifest is not None:
         bits = manifest.words * 64
-        with closing(Sieve(folder, bits=bits, own_log=False, readonly=not repair)) as sieve:
-            for damage in sieve.check():
+        with closing(Sieve(folder, bits=bits, readonly=not repair)) as sieve:
+            for damage in sieve.parts.check():
                 remedy = "what could be read was written anew; what was in it counts as new"
                 yield {"repaired": f"{damage}; {remedy}"} if repair else damage
             if repair:
@@ -78,8 +78,9 @@ def _check_store(folder: Path, *, repair: bool) -> Iterator[Any]:
     with TrieStore(folder, readonly=not repair) as store:
         findings = store.check(repair=repair)
     for each in findings:
-        text = f"{each.file}: {each.what}; {counted(each.urls, 'URL')}"
-        yield {"repaired": f"{text}. done: {each.remedy}"} if each.repaired else text
+        text = f"{each.what}; {counted(each.urls, 'URL')}"
+        remedy = "what cannot be read was put aside, its URLs count as new"
+        yield {"repaired": f"{text}. done: {remedy}"} if repair else text
 
 
 def _show(call: Invocation, found: Found) -> int:

@@ -71,7 +71,6 @@ COLUMNS = {
 """The families of the database."""
 
 STAYS = {
-    "addresses": "clocks that still run go as items of their own, from memory",
     "agent": "who this agent is in its crawl",
     "bad_seeds": "seeds that every agent was given",
     "blocks": "an operator tells all agents",

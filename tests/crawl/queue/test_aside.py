@@ -12,8 +12,8 @@ from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.outcomes import Event, Pace
 from scrapy_spider_suite.frontier.policy import Block, Policy, Rule
 from scrapy_spider_suite.frontier.workbench import Visit
-from scrapy_spider_suite.store.interface import MemoryStore, Store
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.interface import MemoryStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, Store
 from scrapy_spider_suite.urls.host_patterns import HostPattern
 
 DELAY = 1.0

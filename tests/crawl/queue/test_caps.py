@@ -18,9 +18,9 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store import counters, host_queues, residency
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.counters import Domain, domain_row
-from scrapy_spider_suite.store.interface import MemoryStore, Store
+from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, Store
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.urls.hosts import registered_domain
 

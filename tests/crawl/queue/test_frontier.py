@@ -11,8 +11,8 @@ from support.frontier_contract import FrontierContract
 from scrapy_spider_suite.crawl.queue import admission
 from scrapy_spider_suite.store import host_queues, residency
 from scrapy_spider_suite.store import host_queues as hostrecords
-from scrapy_spider_suite.store.interface import MemoryStore, Store
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.interface import MemoryStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, Store
 
 
 class TestInMemory(FrontierContract):

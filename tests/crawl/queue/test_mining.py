@@ -13,8 +13,8 @@ from scrapy_spider_suite.crawl.queue.traps import MISSES_MAX, PRIORITY
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, Health, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.store.interface import MemoryStore, Store
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.interface import MemoryStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, Store
 from scrapy_spider_suite.store.rows import UrlState, pack_row, unpack_row
 
 H = "http://a.test"

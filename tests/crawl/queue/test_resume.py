@@ -21,7 +21,6 @@ from support.virtual_crawl import (
 
 from scrapy_spider_suite.crawl.queue import admission
 from scrapy_spider_suite.crawl.queue.leases import Lease
-from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
@@ -124,7 +123,7 @@ def test_after_a_kill_everyone_counts_as_just_visited(tmp_path: Path, capacity: 
     assert set(again) <= {lease.entry.url for lease in first.out}
 
 
-def test_clocks_of_addresses_outlive_the_process(tmp_path: Path) -> None:
+def test_addresses_count_as_fetched_at_the_start(tmp_path: Path) -> None:
     """Another host on the same address waits for it too."""
     policy = Policy(host=Pace(0.0), address=Pace(60.0))
     web = Web({"a.t": "10.0.0.1", "b.t": "10.0.0.1"})
@@ -136,22 +135,7 @@ def test_clocks_of_addresses_outlive_the_process(tmp_path: Path) -> None:
     second = resume(first, tmp_path, after=10.0, unclean=False)
     carry_over(first, second, 10.0)
     second.run()
-    assert second.fetches[0].start == pytest.approx(5_000.0 + 50.0, abs=1.1)
-
-
-def test_clocks_of_addresses_outlive_a_run_that_never_came_to_them(tmp_path: Path) -> None:
-    """Stopped and resumed twice within the delay: the address still waits."""
-    policy = Policy(host=Pace(0.0), address=Pace(600.0))
-    first = Crawl(RocksStore(tmp_path / "store", memory=MEMORY), Web({"a.t": "10.0.0.1"}), policy)
-    first.seed("http://a.t/1", "http://a.t/2")
-    first.run(fetches=1)
-    run = first
-    for _ in range(2):
-        run.frontier.close()
-        run.frontier.store.close()
-        run = resume(run, tmp_path, after=10.0, unclean=False)
-    run.run()
-    assert run.fetches[0].start == pytest.approx(5_000.0 + 580.0, abs=1.1)
+    assert second.fetches[0].start == pytest.approx(5_000.0 + 60.0, abs=1.1)
 
 
 def test_a_wish_to_wait_outlives_the_process(tmp_path: Path) -> None:
@@ -182,14 +166,6 @@ def test_a_clock_that_was_set_back_stops_nobody(tmp_path: Path) -> None:
     second = resume(first, tmp_path, after=-1e8, unclean=False)
     second.run()
     assert second.fetches[0].start - 5_000.0 == pytest.approx(HOST_DELAY, abs=1.1)
-
-
-def test_damaged_clocks_are_refused(tmp_path: Path) -> None:
-    """With the error that says where to look."""
-    store = RocksStore(tmp_path / "store", memory=MEMORY)
-    store.kv("addresses").put(b"10.0.0.1", b"soon")
-    with pytest.raises(JobDamagedError):
-        Crawl(store, Web({}))
 
 
 def test_sequences_are_not_used_twice(tmp_path: Path) -> None:

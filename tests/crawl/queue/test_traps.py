@@ -16,8 +16,8 @@ from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
-from scrapy_spider_suite.store.interface import MemoryStore, Store
-from scrapy_spider_suite.store.rocks_store import RocksStore
+from scrapy_spider_suite.store.interface import MemoryStore
+from scrapy_spider_suite.store.rocks_store import RocksStore, Store
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.testing.trap_sites import real_pages
 from scrapy_spider_suite.urls.traps import HostTrapStats, Trap, TrapLimits, TrapRefusal
