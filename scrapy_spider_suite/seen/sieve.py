@@ -16,7 +16,8 @@ from threading import Lock, Thread
 import numpy as np
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
-from scrapy_spider_suite.runtime.files import LOCK_NAME, lock_folder, store_errors, sync_path
+from scrapy_spider_suite.runtime import files
+from scrapy_spider_suite.runtime.files import lock_folder, store_errors
 from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
 from scrapy_spider_suite.seen.fingerprints import (
     WIDTHS,
@@ -281,7 +282,7 @@ class SieveSet:
             raise StoreWriteError(self.trouble)
 
     def _begin_merge(self) -> None:
-        self._merging, self._recent, self.trouble = self._recent, set(), ""
+        self._merging, self._recent = self._recent, set()
         self._thread = Thread(target=self._merge, daemon=True)
         self._thread.start()
 
@@ -293,7 +294,7 @@ class SieveSet:
                 while merge.step():
                     pass
                 merge.conclude({})
-            self._merging = set()  # not before: look-ups go on meanwhile
+            self.trouble, self._merging = "", set()  # not before: look-ups go on meanwhile
         except (StoreWriteError, JobDamagedError) as error:
             self.trouble = str(error)
 
@@ -361,7 +362,7 @@ def copy_files(folder: Path, target: Path) -> None:
     with store_errors(target):
         target.mkdir(parents=True)
         for path in folder.iterdir():
-            if not path.is_file() or path.name == LOCK_NAME or path.suffix == ".new":
+            if not path.is_file() or path.name == files.LOCK_NAME or path.suffix == ".new":
                 continue
             copy = target / path.name
             try:
@@ -371,5 +372,5 @@ def copy_files(folder: Path, target: Path) -> None:
             except OSError:
                 pass  # a file system without links
             shutil.copyfile(path, copy)
-            sync_path(copy)
-        sync_path(target)
+            files.sync_path(copy)
+        files.sync_path(target)
