@@ -186,7 +186,8 @@ def _has_fields(cls: type) -> bool:
 
 
 def _fields_state(value: Any) -> dict[str, Any]:
-    names = _fields(type(value))
+    cls: Any = type(value)
+    names = _fields(cls)
     refuse_extras(value, names)
     return {name: getattr(value, name) for name in names if hasattr(value, name)}
 
