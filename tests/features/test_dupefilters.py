@@ -194,9 +194,9 @@ def test_damaged_files(tmp_path: Path, caplog: Any) -> None:
     assert not any(map(ours.request_seen, requests))
     assert isinstance(ours, SieveDupeFilter)
     ours._seen.flush()
+    (rows,) = (tmp_path / "seen-sieve").glob("*.rows")
     ours.request_seen(Request("http://a.example/last"))
     ours.close("finished")
-    (rows,) = (tmp_path / "seen-sieve").glob("*.rows")
     rows.write_bytes(rows.read_bytes()[:-1])
     again = made(SieveDupeFilter, tmp_path)
     assert f"What was seen is known in part only: {rows} is damaged" in caplog.text
