@@ -90,5 +90,4 @@ class FingerprintCache:
 
     @property
     def hit_rate(self) -> float:
-        """From 0 to 1."""
         return self.hits / max(1, self.hits + self.misses)

@@ -20,8 +20,6 @@ from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.runtime.files import store_errors, write_all
 from scrapy_spider_suite.seen.url_keys import Handles, Ids
 
-FreshRows = Sequence[tuple[int, bytes]]  # ids and URLs
-
 LENGTH_BITS: Final = 16  # the lowest bits of a handle: the length of the row
 _LENGTH: Final = (1 << LENGTH_BITS) - 1
 
@@ -74,8 +72,8 @@ class FreshLog:
     def size(self) -> int:
         return sum(os.fstat(fd).st_size for fd in self._fds)
 
-    def append(self, rows: FreshRows) -> list[int]:
-        """Append *rows* as one frame; return their handles. Raises `StoreWriteError`."""
+    def append(self, rows: Sequence[tuple[int, bytes]]) -> list[int]:
+        """Append *rows* (id, URL) as one frame; return handles. Raises `StoreWriteError`."""
         if self._end - self._starts[-1] >= FILE_BYTES:
             self.rotate()
         count = len(rows)

@@ -28,13 +28,7 @@ from numpy.typing import NDArray
 
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, StoreWriteError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.seen.url_keys import (
-    END,
-    FreshTable,
-    Handles,
-    Ids,
-    UrlIds,
-)
+from scrapy_spider_suite.seen.url_keys import END, FreshTable, Handles, Ids, UrlIds
 
 WORD: Final = 2  # bytes of a word
 USED: Final = (1 << 30) - 1

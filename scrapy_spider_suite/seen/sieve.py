@@ -19,13 +19,7 @@ from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_folder, store_errors
 from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
-from scrapy_spider_suite.seen.fingerprints import (
-    WIDTHS,
-    Mask,
-    fingerprint,
-    fingerprints,
-    rows_of,
-)
+from scrapy_spider_suite.seen.fingerprints import WIDTHS, Mask, fingerprint, fingerprints, rows_of
 from scrapy_spider_suite.seen.sorted_set import PART_ROWS, SetMerge, SortedSet
 
 

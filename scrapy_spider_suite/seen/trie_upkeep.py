@@ -26,7 +26,7 @@ import numpy as np
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, SuiteError
 from scrapy_spider_suite.runtime.files import store_errors, sync_path
 from scrapy_spider_suite.runtime.helper_processes import last_error_line, start_helper
-from scrapy_spider_suite.seen.fresh_log import FreshLog, FreshRows, row_reader
+from scrapy_spider_suite.seen.fresh_log import FreshLog, row_reader
 from scrapy_spider_suite.seen.segments import (
     Catalogue,
     Range,
@@ -295,7 +295,7 @@ class TrieUpkeep:
     def behind(self) -> bool:
         return self.state.fresh >= self._limit
 
-    def add(self, rows: FreshRows) -> None:
+    def add(self, rows: Sequence[tuple[int, bytes]]) -> None:
         """Add *rows*, all of them new. Raises `StoreWriteError`; nothing is added then."""
         state = self.state
         handles = state.log.append(rows)

@@ -35,7 +35,7 @@ from scrapy_spider_suite.store.host_queues import (
 )
 from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import HostRecord
-from scrapy_spider_suite.store.url_states import UrlStates
+from scrapy_spider_suite.store.url_states import NO_ANSWER, UrlStates
 
 HELD = 300.0  # seconds until it is examined again whether a host on disk is still held back
 
@@ -290,7 +290,6 @@ class ReleasedHosts:
 
 
 _FAILED_AT_ONCE = 2_000  # URLs that fail in one step
-_NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
 
 
 class HostHealth:
@@ -321,7 +320,7 @@ class HostHealth:
         record.failures = verdict.failures
         if verdict.wait:
             self._workbench.postpone(host, now + verdict.wait, verdict.why)
-            if event in _NO_ANSWER:
+            if event in NO_ANSWER:
                 host.resolved_until = now  # its address may have changed
             self._records.touch(host.key)
         if verdict.dead and not record.dead:

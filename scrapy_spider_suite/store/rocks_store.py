@@ -41,13 +41,7 @@ from scrapy_spider_suite.seen.segments import CATALOGUE
 from scrapy_spider_suite.seen.sieve import CAPACITY, copy_files
 from scrapy_spider_suite.seen.sorted_set import MANIFEST_NAME
 from scrapy_spider_suite.store.interface import KV, MemoryStore
-from scrapy_spider_suite.store.rows import (
-    PENDING,
-    HostRecord,
-    end_of_prefix,
-    pack_row,
-    unpack_row,
-)
+from scrapy_spider_suite.store.rows import PENDING, HostRecord, end_of_prefix, pack_row, unpack_row
 from scrapy_spider_suite.store.seen_index import (
     ARCHIVE_FOLDER,
     DONE_200,

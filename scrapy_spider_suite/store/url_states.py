@@ -85,7 +85,7 @@ def _parts(mark: str) -> tuple[str, bool]:
     return tag, guess == _GUESSED
 
 
-_NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
+NO_ANSWER = frozenset({Event.REFUSED, Event.TIMEOUT, Event.CONNECTION_LOST})
 
 
 class SchemeGuesses:
@@ -99,7 +99,7 @@ class SchemeGuesses:
 
     def is_wrong(self, entry: Entry, event: Event) -> bool:
         """Whether *event* shows that https was the wrong guess for *entry*."""
-        if event not in _NO_ANSWER or not entry.url.startswith("https:"):
+        if event not in NO_ANSWER or not entry.url.startswith("https:"):
             return False
         return _read(self._store.kv(_FAMILY).get(entry.identity) or b"")[2]
 
