@@ -55,12 +55,17 @@ class TestTrieStore(SeenContract):
 class TestCollidingIds(TestTrieStore):
     """Four bits besides the slot: nearly every URL is a twin of another."""
 
-    @pytest.fixture(autouse=True, scope="class")
-    def few_ids(self) -> Iterator[None]:
+    patch = pytest.MonkeyPatch()
+
+    @classmethod
+    def setup_class(cls) -> None:
         """See the class."""
-        with pytest.MonkeyPatch.context() as patch:
-            use_few_ids(patch, 15)
-            yield
+        use_few_ids(cls.patch, 15)
+
+    @classmethod
+    def teardown_class(cls) -> None:
+        """The others have all bits."""
+        cls.patch.undo()
 
 
 class PlainRows:
