@@ -33,7 +33,7 @@ from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.job_directory import Job, close_job, job_of
 from scrapy_spider_suite.store.request_codec import RequestCodec
-from scrapy_spider_suite.store.rocks_store import RocksStore, open_seen
+from scrapy_spider_suite.store.rocks_store import RocksStore, Store, open_seen
 
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler

@@ -33,6 +33,7 @@ from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.host_queues import AddressClocks, WaitCounts
 from scrapy_spider_suite.store.residency import HostHealth, PolicyUpdate, Residents, Rotation
 from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlan, RevisitPlans
+from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import HostRecord, UrlState, pack_row
 from scrapy_spider_suite.store.seen_transfer import host_of_state_key
 from scrapy_spider_suite.store.url_states import SchemeGuesses, UrlStates
