@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import re
 from math import exp, expm1, inf
 
 import pytest
