@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.assembly import CrawlParts
     from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.robots import RobotsService
+    from scrapy_spider_suite.fetch.resolver import Resolution
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ class HostPreparation:
             if entry.flags & Flag.PROXIED or not web or host_of(entry.url) != host.key:
                 crawl.frontier.set_address(host, "", "", FOREVER, now)
                 ready = True
-            elif (known := crawl.resolver.cached(host.key)) is not None:
+            elif (known := crawl.resolver.cached(host.key) or self._stored(host)) is not None:
                 self._place(host, known.addresses, known.expires_in)
                 ready = True
             else:
@@ -132,6 +133,14 @@ class HostPreparation:
         if not room and self._lookups < _LOOKUPS:
             asyncio.get_running_loop().call_soon(self._wake)
         return ready
+
+    def _stored(self, host: HostState) -> Resolution | None:
+        # The answer in its record, which an earlier run may have got.
+        crawl, record = self._crawl, host.record
+        left = record.resolved_until - crawl.frontier.wall(crawl.now())
+        if not record.address or record.failures or left <= 0:
+            return None
+        return crawl.resolver.restore(host.key, record.address, left)
 
     async def _look_up(self, host: HostState) -> None:
         crawl = self._crawl

@@ -529,6 +529,20 @@ class Resolver:
         self._cache.move_to_end(name)
         return result, left
 
+    def restore(self, host: str, address: str, seconds: float) -> Resolution | None:
+        """Take over the *address* of *host* from an earlier run, for *seconds* at most.
+
+        None: the settings of this run do not allow it, so the name is to be looked up.
+        """
+        if self.family != "any" and (":" in address) != (self.family == "6"):
+            return None
+        name, seconds = _canonical(host), min(seconds, self.limits.ttl_max)
+        result = allowed_lookup(name, (address,), seconds, self.policy)
+        if result.error is not None:
+            return None
+        self._remember(name, result)
+        return Resolution(result.addresses, seconds)
+
     def forget(self, host: str) -> None:
         """Forget *host*, whose address refused or never answered; the next answer is fresh."""
         self._cache.pop(_canonical(host), None)
@@ -572,11 +586,14 @@ class Resolver:
         if outcome.error is not None:
             self.counts[_COUNTER_NAMES.get(outcome.error, "failures")] += 1
         if outcome.seconds > 0 and not self.closed:
-            self._cache[name] = outcome, self._now() + outcome.seconds
-            self._cache.move_to_end(name)
-            if len(self._cache) > self.limits.cache_size:
-                self._cache.popitem(last=False)
+            self._remember(name, outcome)
         return outcome
+
+    def _remember(self, name: str, outcome: LookupResult) -> None:
+        self._cache[name] = outcome, self._now() + outcome.seconds
+        self._cache.move_to_end(name)
+        if len(self._cache) > self.limits.cache_size:
+            self._cache.popitem(last=False)
 
     async def _ask(self, name: str) -> LookupResult:
         """Ask for one family after the other; a refusal is returned before "no address"."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
+from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
 
 from msgspec import Struct
 
@@ -21,6 +22,8 @@ POLICY_MAX = 15  # the greatest number of a referrer policy for which a row has 
 _HOST = struct.Struct(">BdddHHIIII")
 _ROW = struct.Struct(">BBHBiIII")
 _N_URL = slice(9, 13)  # where the length of the URL stands in it
+_ANSWER = b"\xff"  # stands before an address and its expiry, and in no UTF-8
+_EXPIRY = 4  # bytes of whole seconds since the epoch
 _STATE = struct.Struct(">BBBHI")
 _ENTERED_MAX = (1 << 15) - 1
 _STATES = tuple(State)
@@ -50,6 +53,8 @@ class HostRecord(Struct, eq=False, gc=False):
     counted: bool = False  # whether its domain counts it
     entered: int | None = None  # depth of its first URL
     head: bytes = b""  # a lower bound of its first order key
+    address: str = ""  # where its name led last, numeric
+    resolved_until: float = 0.0  # wall time until which that holds
 
     def to_bytes(self) -> bytes:
         entered = 0 if self.entered is None else min(self.entered + 1, _ENTERED_MAX)
@@ -59,7 +64,12 @@ class HostRecord(Struct, eq=False, gc=False):
             min(self.pending, COUNT_MAX), min(self.done, COUNT_MAX),
             min(self.failed, COUNT_MAX), min(self.attempts, COUNT_MAX),
         )  # fmt: skip
-        return packed + self.head + f"{self.dead}\n{self.why}".encode()
+        packed += self.head + f"{self.dead}\n{self.why}".encode()
+        if not self.address:
+            return packed
+        family = AF_INET6 if ":" in self.address else AF_INET
+        expiry = min(int(self.resolved_until), 0xFFFFFFFF).to_bytes(_EXPIRY, "big")
+        return packed + _ANSWER + expiry + inet_pton(family, self.address)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> HostRecord:
@@ -74,8 +84,13 @@ class HostRecord(Struct, eq=False, gc=False):
             record.counted = bool(counted & 1)
             record.entered = (counted >> 1) - 1 if counted > 1 else None
             record.head = data[_HOST.size : _HOST.size + head]
-            record.dead, _, record.why = data[_HOST.size + head :].decode().partition("\n")
-        except (struct.error, UnicodeDecodeError) as error:
+            words, _, answer = data[_HOST.size + head :].partition(_ANSWER)
+            record.dead, _, record.why = words.decode().partition("\n")
+            if answer:
+                family = AF_INET if len(answer) == _EXPIRY + 4 else AF_INET6
+                record.resolved_until = float(int.from_bytes(answer[:_EXPIRY], "big"))
+                record.address = inet_ntop(family, answer[_EXPIRY:])
+        except (struct.error, ValueError) as error:
             raise JobDamagedError(f"a host's row cannot be read ({error})") from error
         times = (record.next_fetch, due, record.crawl_delay)
         if len(record.head) != head or record.dead not in _FATES or not all(map(isfinite, times)):

@@ -67,6 +67,36 @@ def test_ttl(nameserver: NameServer, use: Any, clock: Clock, ttl: int, seconds: 
     use(scenario)
 
 
+def test_an_answer_of_an_earlier_run_is_restored(
+    nameserver: NameServer, use: Any, clock: Clock
+) -> None:
+    """It holds as long as it did there, and no longer than this run allows."""
+    nameserver.add("www.example", "1.1.1.1")
+
+    async def scenario(resolver: Resolver) -> None:
+        assert resolver.restore("WWW.example", "1.1.1.2", 5.0) == Resolution(("1.1.1.2",), 5.0)
+        clock.time += 4
+        assert (await resolver.resolve("www.example")).addresses == ("1.1.1.2",)
+        clock.time += 1
+        assert (await resolver.resolve("www.example")).addresses == ("1.1.1.1",)
+        assert nameserver.asked == [("www.example", "A")]
+        assert resolver.restore("b.example", "1.1.1.2", 1e9) == Resolution(("1.1.1.2",), 86_400.0)
+
+    use(scenario)
+
+
+@pytest.mark.parametrize(("address", "family"), [("127.0.0.1", "any"), ("1.1.1.1", "6"),
+                                                 ("2606:4700::1", "4")])  # fmt: skip
+def test_an_answer_that_the_settings_forbid_is_not_restored(
+    use: Any, address: str, family: str
+) -> None:
+    async def scenario(resolver: Resolver) -> None:
+        assert resolver.restore("www.example", address, 5.0) is None
+        assert resolver.cached("www.example") is None
+
+    use(scenario, family=family)
+
+
 def test_no_such_host_is_remembered(nameserver: NameServer, use: Any, clock: Clock) -> None:
     """A name that does not exist is asked for again only after the negative TTL."""
 

@@ -50,6 +50,9 @@ def host_records(draw: st.DrawFn) -> HostRecord:
     record.counted = bool(record.pending or record.done or record.attempts) or draw(st.booleans())
     record.entered = draw(st.none() | st.integers(0, (1 << 15) - 2))
     record.head = draw(st.binary(max_size=10))
+    record.address = draw(st.just("") | st.ip_addresses().map(str))
+    if record.address:
+        record.resolved_until = float(draw(st.integers(0, 0xFFFFFFFF)))
     return record
 
 

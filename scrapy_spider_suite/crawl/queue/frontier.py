@@ -344,6 +344,8 @@ class Frontier:
         """Place *host* at *address* ("": a proxy, a slot), paced by *pacing_key*, *until* then."""
         host.connect_to = address
         host.resolved_until = until
+        if address and "%" not in address:  # written with its next commit
+            host.record.address, host.record.resolved_until = address, self.wall(until)
         pacing_key = pacing_key or f"@{host.key}"
         self.workbench.place(host, self.residents.clocks.state(pacing_key, address, now))
         self.policy_update.is_excluded(host, now)
