@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -23,12 +23,12 @@ from scrapy.utils.python import global_object_name
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.gate import fetch_observers
+from scrapy_spider_suite.crawl.loop_exchange import LoopExchange, Pipeline, Pipelines
 from scrapy_spider_suite.crawl.requests import StoppedError, event_of_error
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.exceptions import NotModified, UnwantedMediaType
 from scrapy_spider_suite.fetch.connections import ConnectionKey, connect, crawler_pool
-from scrapy_spider_suite.fetch.exchange import BodyLimits, Exchange
-from scrapy_spider_suite.fetch.http_messages import split_url
+from scrapy_spider_suite.fetch.exchange import BodyLimits
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.frontier.workbench import departure
@@ -44,7 +44,8 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.queue.leases import Lease
     from scrapy_spider_suite.crawl.visits import RequestSource
     from scrapy_spider_suite.fetch.connections import Connection
-    from scrapy_spider_suite.frontier.workbench import Departure, Visit
+    from scrapy_spider_suite.fetch.exchange import Exchange
+    from scrapy_spider_suite.frontier.workbench import Visit
     from scrapy_spider_suite.settings.suite import SuiteSettings
 
 logger = logging.getLogger(__name__)
@@ -58,28 +59,6 @@ _USER = int(Flag.USER)
 _ENGINE_LOG = logging.getLogger("scrapy.core.engine")
 _SCRAPER_LOG = logging.getLogger("scrapy.core.scraper")
 _HTTPERROR_LOG = logging.getLogger("scrapy.spidermiddlewares.httperror")
-
-
-class LoopExchange(Exchange):
-    """An exchange of the fetch loop, from the choice of a connection to its end."""
-
-    __slots__ = (
-        "connection", "deadline", "expires", "fresh", "grants", "lease", "leaves", "visit",
-    )  # fmt: skip
-
-    def __init__(
-        self, lease: Lease, visit: Visit, message: bytes, limits: BodyLimits,
-        on_over: Callable[[Any], None],
-    ) -> None:  # fmt: skip
-        super().__init__(lease.entry.url, message, limits, on_over)
-        self.lease = lease
-        self.visit = visit
-        self.connection: Connection | None = None
-        self.fresh = False  # whether the connection was opened for it
-        self.deadline = 0.0
-        self.expires = float("inf")  # when the permission of a shared ledger runs out
-        self.grants: Any = ()
-        self.leaves: Departure | None = None
 
 
 class FetchLoop:
@@ -103,8 +82,8 @@ class FetchLoop:
         self._pool = crawler_pool(crawl.crawler)
         self._spider: Any = crawl.crawler.spider
         self._counts = crawl.counts
-        self._request_tail = plan.request_tail
         self._visits = parts.visits
+        self._pipelines = Pipelines(crawl.frontier, plan, self._pool.counts)
         self._plans = crawl.frontier.commit.planner.revisits
         self._workbench = crawl.frontier.workbench
         self._observers = fetch_observers(crawl.crawler)
@@ -186,10 +165,10 @@ class FetchLoop:
     # Check
 
     def _begin(self, lease: Lease, visit: Visit) -> None:
-        refusal: Exception | None = None
+        refusal = lease.refusal
         server = visit.host.connect_to  # may be another one, or none, after a wait
         try:
-            for check in self._plan.checks:
+            for check in self._plan.checks if refusal is None else ():
                 if check(lease, server):
                     self._leave_to_engine(lease)  # robots.txt is to be fetched first
                     return
@@ -242,7 +221,7 @@ class FetchLoop:
     # Fetch
 
     def _send(self, lease: Lease, visit: Visit, server: str) -> None:
-        crawl, plan, entry = self._crawl, self._plan, lease.entry
+        crawl, plan = self._crawl, self._plan
         host, address = visit.host, visit.address
         self._counts["downloader/request_count"] += 1
         self._counts["downloader/request_method_count/GET"] += 1
@@ -251,19 +230,24 @@ class FetchLoop:
                 raise StoppedError("the crawl is being stopped")
             for check in plan.last_checks:
                 check(lease, server)
-            origin, target = split_url(entry.url)
-            head = [b"GET ", target, b" HTTP/1.1\r\nHost: ", origin.header]
-            for header in plan.headers:
-                head += header(lease)
+            origin, message = plan.request(lease)
+            rest = self._visits.bursts.get(lease)
+            others = rest and self._pipelines.others(lease, rest, origin, server, self._limits)
         except JobDamagedError:
             raise
         except Exception as error:  # whatever it is: nothing was sent
             self._refuse(lease, error)
             return
         now = crawl.now()
-        head.append(self._request_tail)
-        message = b"".join(head)
-        flight = LoopExchange(lease, visit, message, self._limits, self._over)
+        early = lease.early
+        if isinstance(early, LoopExchange):
+            flight, lease.early = early, None
+        elif others:
+            flight = Pipeline(
+                lease, visit, message, self._limits, self._over, others, self._timeout
+            )
+        else:
+            flight = LoopExchange(lease, visit, message, self._limits, self._over)
         if crawl.rates is not None:
             flight.grants = crawl.rates.begin(host, address)
         self._workbench.begin(host, address, now, visit=True)
@@ -276,21 +260,28 @@ class FetchLoop:
         self._counts["downloader/request_bytes"] += len(message)
         if plan.announces:
             self._announce(signals.request_reached_downloader, lease)
+        if flight.over:
+            self._loop.call_soon(self._take_early, flight)  # one page a turn
+            return
         flight.leaves = departure(
             host, address, partial(self._parts.wire.wake, host.key, address.key)
         )
         if flight.leaves is not None:
             flight.leaves.hold()
         key = ConnectionKey(server, origin.scheme, origin.host, origin.port, plan.bind)
-        connection = self._pool.checkout(key)
+        connection = None if others else self._pool.checkout(key)
         if connection is None:
             self._run(self._open_and_send(flight, key), None)
         else:
             self._send_on(flight, connection)
 
+    def _take_early(self, flight: LoopExchange) -> None:
+        if flight in self.flying:
+            self._over(flight)
+
     def _send_on(self, flight: LoopExchange, connection: Connection) -> None:
         flight.connection = connection
-        connection.send(flight.request, flight)
+        connection.send(flight.request + flight.following, flight)
         if flight.leaves is not None:
             flight.leaves.gone(monotonic())  # after the bytes: what held them up delays no less
 
@@ -401,6 +392,7 @@ class FetchLoop:
         if connection is not None:
             flight.note_connection(connection)
             connection.listener = None
+            again = isinstance(flight, Pipeline) and self._pipelines.broke(flight, connection)
             idle = 0.0
             if flight.error is None:
                 idle = flight.idle_seconds(max(host.gap(), address.delay))
@@ -409,7 +401,10 @@ class FetchLoop:
             else:
                 connection.close()
             untouched = not flight.fresh and not flight.reader.touched
-            if untouched and isinstance(flight.error, DownloadFailedError):
+            if again or (untouched and isinstance(flight.error, DownloadFailedError)):
+                if again:
+                    flight.deadline = self._crawl.now() + self._timeout
+                    self._visits.caps.received(flight, lease)
                 self._resend(flight, connection)
                 return
         self._end_transfer(flight)

@@ -22,7 +22,7 @@ from scrapy.utils.python import global_object_name, without_none_values
 from scrapy_spider_suite.crawl.page_stages import own_hook
 from scrapy_spider_suite.fetch.connections import make_ssl_context
 from scrapy_spider_suite.fetch.http1 import Http1Handler, bind_address
-from scrapy_spider_suite.fetch.http_messages import field_lines
+from scrapy_spider_suite.fetch.http_messages import field_lines, split_url
 from scrapy_spider_suite.urls.filters import Stage
 from scrapy_spider_suite.urls.normalize import host_of
 
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
     from scrapy_spider_suite.crawl.assembly import CrawlParts
     from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.fetch.http_messages import Origin
 
 _SCRAPY = "scrapy.downloadermiddlewares."
 _SUITE = "scrapy_spider_suite.downloadermiddlewares."
@@ -159,7 +160,7 @@ class LoopPlan:
         self._agent_name = getattr(spider, "user_agent", None) or settings["USER_AGENT"]
         by_host = user_agent is not None and crawl.settings.overrides is not None
         # The fields that all rows have, and those that differ from row to row.
-        self.request_tail = self._make_tail(user_agent, by_host=by_host)
+        self._request_tail = self._make_tail(user_agent, by_host=by_host)
         self.headers: list[Header] = [self._referer]
         if by_host:
             self.headers.append(self._user_agent)
@@ -227,6 +228,15 @@ class LoopPlan:
         return False
 
     # The head of a request
+
+    def request(self, lease: Lease) -> tuple[Origin, bytes]:
+        """Return the server of *lease* and the request. Raises as `split_url`."""
+        origin, target = split_url(lease.entry.url)
+        head = [b"GET ", target, b" HTTP/1.1\r\nHost: ", origin.header]
+        for header in self.headers:
+            head += header(lease)
+        head.append(self._request_tail)
+        return origin, b"".join(head)
 
     def _make_tail(self, user_agent: Any, *, by_host: bool) -> bytes:
         settings = self._crawl.crawler.settings

@@ -30,7 +30,10 @@ logger = logging.getLogger(__name__)
 
 SWEEP_SECONDS: Final = 1.0
 FILES_FREED: Final = 16  # idle connections closed at once when the process is out of files
-_COUNTS: Final = ("opened", "reused", "evicted", "expired", "retried", "out_of_files")
+_COUNTS: Final = (
+    "opened", "reused", "evicted", "expired", "retried", "out_of_files", "pipelined",
+    "pipelines_broken",
+)  # fmt: skip
 WAITS_FOR_FILES: Final = (0.001, 0.002, 0.004, 0.008, 0.016)
 """Seconds between attempts to connect once no idle connection is left to close: connections that
 are being closed give their files back a turn or two of the loop later."""

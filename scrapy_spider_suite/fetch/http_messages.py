@@ -104,6 +104,8 @@ CHUNK_OVERHEAD_RATIO: Final = 16
 
 _CHUNKED_HEAD: Final = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 _OTHER_BLANKS = re.compile(rb"[\t\v\f]")
+_EMPTY_LINE = re.compile(rb"(?:\A|(?<=\n))\r?\n")
+"""The end of an empty line, which may have begun in the bytes before."""
 
 
 class Framing(Enum):
@@ -132,7 +134,7 @@ class ResponseReader:
     __slots__ = (
         "_body", "_buffer", "_head_bytes", "_interim", "_no_body", "_pairs", "_parser",
         "_searched", "_wire", "done", "excess", "fields", "framing", "head", "head_done", "length",
-        "size", "status", "touched", "version",
+        "pipelined", "rest", "size", "status", "touched", "version",
     )  # fmt: skip
 
     def __init__(self, method: str = "GET") -> None:
@@ -154,6 +156,8 @@ class ResponseReader:
         self.size = 0  # bytes of body received
         # Bytes beyond the response came; at least one byte came.
         self.head_done = self.done = self.excess = self.touched = False
+        self.pipelined = False  # bytes beyond it are the next response's, and become *rest*
+        self.rest = b""
 
     def feed(self, data: bytes) -> None:
         """Read the next bytes. Raises `MalformedResponseError`, `ResponseBoundsError`."""
@@ -163,9 +167,15 @@ class ResponseReader:
             if not self.head_done:
                 return
         if self.done:
-            self.excess = self.excess or bool(data)
+            self._leave(data)
         elif data:
             self._read_body(data)
+
+    def _leave(self, data: bytes) -> None:
+        if self.pipelined:
+            self.rest = data
+        elif data:
+            self.excess = True
 
     def close(self) -> StreamEnd:
         """Note the end of the connection; return its meaning."""
@@ -318,7 +328,7 @@ class ResponseReader:
         if self.length is not None:
             missing = self.length - self.size
             if len(data) > missing:
-                self.excess = True
+                self._leave(data[missing:])
                 data = data[:missing]
             self.done = len(data) == missing
         self._add(data)
@@ -339,7 +349,10 @@ class ResponseReader:
             return
         self._wire += len(data)
         try:
-            parser.feed_data(data)
+            if self.pipelined:
+                self._feed_by_lines(parser, data)
+            else:
+                parser.feed_data(data)
         except httptools.HttpParserError as error:
             # After the last chunk it is not the body that is wrong but what follows it.
             if not self.done:
@@ -349,6 +362,18 @@ class ResponseReader:
             self.release()
         elif self._wire - self.size > MAX_CHUNK_OVERHEAD + CHUNK_OVERHEAD_RATIO * self.size:
             raise ResponseBoundsError("far more chunk headers than body")
+
+    def _feed_by_lines(self, parser: httptools.HttpResponseParser, data: bytes) -> None:
+        # llhttp does not say where a body ended. It ends with an empty line (RFC 9112 §7.1).
+        begin = 0
+        for line in _EMPTY_LINE.finditer(data):
+            parser.feed_data(data[begin : line.end()])
+            begin = line.end()
+            if self.done:
+                self._leave(data[begin:])
+                return
+        if begin < len(data):
+            parser.feed_data(data[begin:])
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Called by llhttp with a header field, or a trailer field, which is dropped."""

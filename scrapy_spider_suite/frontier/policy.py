@@ -90,6 +90,7 @@ class Override:
     blocked: bool | None = None
     reason: str | None = None
     hours: Hours | None = None
+    pipelining: bool | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +132,7 @@ _FIELDS: dict[str, tuple[Callable[[str], Any], str]] = {
     "delay": (_seconds, "a number of seconds, 0 or more"),
     "concurrency": (_whole(1, 1000), "a whole number from 1 to 1000"),
     "requests_per_visit": (_whole(1, 20), "a whole number from 1 to 20"),
+    "pipelining": ({"yes": True, "no": False}.__getitem__, "yes or no"),
     "max_pages": (_whole(0, 2**31 - 1), "a whole number, 0 for no limit"),
     "robots": ({"obey": True, "ignore": False}.__getitem__, "obey or ignore"),
     "user_agent": (_ascii_words, "printable ASCII characters, quoted if there are spaces"),
@@ -168,8 +170,9 @@ class Overrides:
     def _add(self, subject: HostPattern, override: Override, where: str) -> None:
         if subject.kind is PatternKind.PREFIX:
             raise ValueError(f"{str(subject)!r} is no host, .domain or address range")
-        if subject.kind is PatternKind.RANGE and override.requests_per_visit is not None:
-            raise ValueError("requests_per_visit belongs to hosts, not to address ranges")
+        for name in ("requests_per_visit", "pipelining"):
+            if subject.kind is PatternKind.RANGE and getattr(override, name) is not None:
+                raise ValueError(f"{name} belongs to hosts, not to address ranges")
         earlier = self.lines.get(subject)
         if earlier is not None:
             number = earlier.rule.source.rpartition(" ")[2]
@@ -350,6 +353,11 @@ class Policy:
                 rule.requests_per_visit or pace.burst,
             )
         return Pace(pace.delay) if self.shared else pace
+
+    def pipelines(self, host: str) -> bool:
+        """Whether the requests of one visit to *host* are sent together."""
+        rule = self.overrides.for_host(host)
+        return rule is not None and bool(rule.pipelining)
 
     def for_address(self, address: str) -> Pace:
         pace = self.address

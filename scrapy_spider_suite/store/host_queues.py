@@ -115,7 +115,7 @@ def note_clock(host: HostState, wall_offset: float) -> None:
         record.next_fetch, record.why = min(host.exclusion.until, NEVER), str(host.exclusion)
 
 
-_FRONT = 8  # entries of one host in memory; a front is cut at twice as many
+_FRONT = 8  # entries of one host in memory, or those of a visit; a front is cut at twice as many
 _NONE: Set[bytes] = frozenset()
 
 
@@ -152,7 +152,7 @@ class QueueFronts:
         if host.more and entry.key > host.cursor and not entry.volatile:
             return False  # its turn comes with a refill
         heappush(host.front, (entry.key, entry))
-        if self._store.durable and len(host.front) > 2 * _FRONT:
+        if self._store.durable and len(host.front) > 2 * max(_FRONT, host.burst):
             self._cut(host)
         return True
 
@@ -161,7 +161,7 @@ class QueueFronts:
         heapify(host.front)
 
     def _cut(self, host: HostState) -> None:
-        keep = nsmallest(_FRONT, host.front)
+        keep = nsmallest(max(_FRONT, host.burst), host.front)
         cursor = keep[-1][0]
         volatile = [item for item in host.front if item[0] > cursor and item[1].volatile]
         if len(keep) + len(volatile) < len(host.front):
@@ -171,10 +171,10 @@ class QueueFronts:
 
     def refill(self, host: HostState) -> None:
         """Read the next rows of a host's queue into its front."""
-        leased = self._leased.get(host.key, _NONE)
+        leased, size = self._leased.get(host.key, _NONE), max(_FRONT, host.burst)
         while host.more:
-            rows = self._store.rows(host.key, host.cursor, _FRONT)
-            host.more = len(rows) == _FRONT
+            rows = self._store.rows(host.key, host.cursor, size)
+            host.more = len(rows) == size
             if rows:
                 host.cursor = rows[-1].key
             for entry in rows:

@@ -171,6 +171,8 @@ def test_nothing_is_a_rule() -> None:
         "example.com concurrency=1.5",
         "example.com max_pages=-1",
         "192.0.2.0/24 requests_per_visit=2",
+        "192.0.2.0/24 pipelining=yes",
+        "example.com pipelining=20",
         "192.0.2.0/24 reason=none",
         "192.0.2.0/33 delay=1",
         "2001:db8::/129 delay=1",
