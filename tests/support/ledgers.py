@@ -130,6 +130,7 @@ class InFile(Place):
         self._do("DELETE FROM marker", "DELETE FROM accounts")
 
     def put(self, key: str | None, value: Any) -> None:
+        value = value if isinstance(value, bytes) else str(value).encode()
         with sqlite3.connect(self._path) as file:
             if key is None:
                 file.execute("REPLACE INTO marker VALUES (1, ?)", (value,))

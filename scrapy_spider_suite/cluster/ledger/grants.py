@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from heapq import heappop, heappush
 from typing import Final, NamedTuple
 
 from scrapy_spider_suite.cluster.ledger.rate_ledger import (
@@ -131,6 +130,7 @@ def whole_millis(seconds: float) -> int:
 
 PATIENCE: Final = 1.0  # seconds until an unanswered question is asked again
 SLACK: Final = 1.0  # seconds between `start` and the first byte on the wire
+_TIDY: Final = 0.25  # seconds between two looks for grants and requests that nobody uses
 
 
 class SentBatch(NamedTuple):
@@ -155,7 +155,7 @@ class Grants:
         self._grants: dict[str, Grant] = {}
         self._requests: dict[tuple[str, ...], GrantRequest] = {}
         self._queue: deque[tuple[str, ...]] = deque()
-        self._agenda: list[tuple[float, int, tuple[str, ...]]] = []
+        self._tidy_at = 0.0
         self._serial = 0
         self._era = 0
         self._longest = 0
@@ -234,7 +234,7 @@ class Grants:
         """Return the seconds until `outgoing` has a batch; None: unknown."""
         if self._queue or self.outbox:
             return 0.0
-        return max(0.0, self._agenda[0][0] - now) if self._agenda else None
+        return max(0.0, self._tidy_at - now) if self._grants or self._requests else None
 
     def outgoing(self, now: float) -> SentBatch | None:
         """Return the next batch, if there is one; one at a time."""
@@ -288,7 +288,6 @@ class Grants:
         if request is None:
             self._serial += 1
             request = self._requests[keys] = GrantRequest(self._serial, needs, now, now)
-            heappush(self._agenda, (now + self._window, self._serial, keys))
         request.needs, request.wanted = needs, now
         if request.again > now:
             return request.again
@@ -334,12 +333,9 @@ class Grants:
             if grant is not None and grant.serial == line.serial:
                 grant.closes = max(grant.closes, closes)
             elif grant is None and request is not None and request.serial == line.serial:
-                grant = Grant(line.serial, opens, closes, line.delay / 1000)
-                self._grants[line.key] = grant
+                self._grants[line.key] = Grant(line.serial, opens, closes, line.delay / 1000)
             else:  # nobody wants it any more, or its fetch has ended
                 self.outbox.add(EndedGrant(line.key, line.serial))
-                continue
-            heappush(self._agenda, (grant.closes, line.serial, (line.key,)))
 
     def _give_back(self, key: str, grant: Grant) -> None:
         del self._grants[key]
@@ -354,18 +350,13 @@ class Grants:
                     self.outbox.add(EndedGrant(key, request.serial))
 
     def _tidy(self, now: float) -> None:
-        while self._agenda and self._agenda[0][0] <= now:
-            _, serial, keys = heappop(self._agenda)
-            grant = self._grants.get(keys[0])
-            if len(keys) == 1 and grant is not None and grant.serial == serial:
-                if not grant.in_use and grant.closes <= now:
-                    self._give_back(keys[0], grant)
-                continue
-            request = self._requests.get(keys)
-            if request is None or request.serial != serial:
-                continue
+        if now < self._tidy_at:
+            return
+        self._tidy_at = now + _TIDY
+        for key, grant in list(self._grants.items()):
+            if not grant.in_use and grant.closes <= now:
+                self._give_back(key, grant)
+        for keys, request in list(self._requests.items()):
             idle = max(request.wanted, request.again) + self._window
             if idle <= now and not request.in_flight:
                 self._forget(keys)
-            else:
-                heappush(self._agenda, (max(idle, now + self._window), serial, keys))

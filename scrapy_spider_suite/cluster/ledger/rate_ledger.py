@@ -14,7 +14,6 @@ import asyncio
 import math
 import os
 import sqlite3
-import struct
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -25,6 +24,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol
 
 import msgspec
 from msgspec import Struct
+from msgspec.msgpack import decode, encode
 from xxhash import xxh3_128_hexdigest
 
 from scrapy_spider_suite.cluster.redis_server import RedisServer, check_crawl_name, load_script
@@ -37,9 +37,6 @@ KEY_MAX: Final = 300  # characters of a key
 BATCH: Final = 500  # lines of one call; some milliseconds of Redis's time
 WISH_MAX: Final = round(LONGEST_WISH * 1000)  # milliseconds of a delay or a wish, at most
 HOLD_MAX: Final = 86_400_000  # milliseconds of a fetch, at most
-
-_FUTURE: Final = 2 * (WISH_MAX + HOLD_MAX)
-
 NOBODY: Final = "0" * 16
 
 
@@ -131,19 +128,13 @@ class RateLedger(Protocol):
         """Close; never raises."""
 
 
-MAGIC: Final = b"L1"
 KEEP_MAX: Final = 3_600_000
 """Milliseconds for which an end counts for another process, however long its delay is."""
-
 CLAIM_SLACK: Final = 250  # how late the next process may return before another one gets the key
-DAMAGED_WAIT: Final = 60_000  # when to ask again for a damaged key
 SOONEST, LATEST = 50, 2_000  # bounds of when to ask again for a held key: half a delay
 
-_RECORD: Final = struct.Struct(">2s8d16s16s")
-_MARKER: Final = struct.Struct(">2s4d40s")
 
-
-class Account(Struct):
+class Account(Struct, array_like=True):
     """The state of one key.
 
     *due*: no fetch before it. *until*: when the grant of *holder* expires, whose fetches need
@@ -160,21 +151,6 @@ class Account(Struct):
     claimed: float = 0
     holder: str = NOBODY
     claimant: str = NOBODY
-
-    def pack(self) -> bytes:
-        *numbers, holder, claimant = msgspec.structs.astuple(self)
-        return _RECORD.pack(MAGIC, *numbers, holder.encode(), claimant.encode())
-
-    @classmethod
-    def unpack(cls, data: object, now: int) -> Account:
-        """Raises `ValueError` for foreign data."""
-        if not isinstance(data, bytes) or len(data) != _RECORD.size:
-            raise ValueError("no account")
-        magic, *times, serial, claimed, holder, claimant = _RECORD.unpack(data)
-        good = magic == MAGIC and holder.isalnum() and claimant.isalnum() and 0 <= serial <= 2**53
-        if not good or not all(0 <= time <= now + _FUTURE for time in (*times, claimed)):
-            raise ValueError("no account")
-        return cls(*(*times, serial, claimed, holder.decode(), claimant.decode()))
 
     def has(self, process: str, serial: int, now: int) -> bool:
         return self.held(now) and self.holder == process and self.serial == serial
@@ -199,7 +175,7 @@ class Account(Struct):
             self.opens = self.closes = self.until = self.delay = self.serial = 0
 
 
-class LedgerMarker(Struct):
+class LedgerMarker(Struct, array_like=True):
     """The state of all keys.
 
     *run*: of the server or machine. After a loss no grant before *quiet*; an unknown key may have
@@ -215,21 +191,6 @@ class LedgerMarker(Struct):
     @property
     def keep(self) -> float:
         return min(self.longest, KEEP_MAX)
-
-    def pack(self) -> bytes:
-        *numbers, run = msgspec.structs.astuple(self)
-        return _MARKER.pack(MAGIC, *numbers, run.encode().ljust(40))
-
-    @classmethod
-    def unpack(cls, data: object) -> LedgerMarker:
-        """Raises `ValueError` for foreign data."""
-        if not isinstance(data, bytes) or len(data) != _MARKER.size:
-            raise ValueError("no ledger")
-        magic, *numbers, run = _MARKER.unpack(data)
-        # Those of another run of the machine say nothing, and may be larger than its clock.
-        if magic != MAGIC or not all(0 <= number < 2**53 for number in numbers):
-            raise ValueError("no ledger")
-        return cls(*(*numbers, run.decode("latin-1").rstrip()))
 
 
 def updated_marker(
@@ -256,27 +217,20 @@ def updated_marker(
 
 
 def apply_batch(
-    account_of: Callable[[str], Account | None], batch: LedgerBatch, marker: LedgerMarker, now: int
+    account_of: Callable[[str], Account], batch: LedgerBatch, marker: LedgerMarker, now: int
 ) -> tuple[LedgerAnswer, ...]:
-    """Apply *batch* to the accounts of its keys, None for damaged ones; answer its requests."""
+    """Apply *batch* to the accounts of its keys; answer its requests."""
     for end in batch.ends:
-        if (account := account_of(end.key)) is not None:
-            account.end(batch.process, end, now)
+        account_of(end.key).end(batch.process, end, now)
     for returned in batch.returns:
-        if (account := account_of(returned.key)) is not None:
-            account.drop(batch.process, returned.serial)
+        account_of(returned.key).drop(batch.process, returned.serial)
     for wish in batch.wishes:
-        if (account := account_of(wish.key)) is not None:
-            account.due = max(account.due, now + wish.wait)
-    answers = []
-    for lines in batch.asks:
-        known = [account_of(line.key) for line in lines]
-        whole = [account for account in known if account is not None]
-        if len(whole) == len(lines):
-            answers.append(_asked(whole, lines, marker, batch, now))
-        else:
-            answers.append(LedgerAnswer(wait=DAMAGED_WAIT))
-    return tuple(answers)
+        account = account_of(wish.key)
+        account.due = max(account.due, now + wish.wait)
+    return tuple(
+        _asked([account_of(line.key) for line in lines], lines, marker, batch, now)
+        for lines in batch.asks
+    )
 
 
 def _asked(
@@ -341,11 +295,9 @@ def _claim(accounts: Sequence[Account], process: str, until: float, claimed: boo
 
 # In an SQLite file, for the processes of a machine
 
-_SPARE: Final = 16  # expired accounts removed with a call, beside as many as its keys
-
+_SPARE: Final = 16  # expired accounts removed with a call, beside twice as many as its keys
 _LOCK: Final = ".lock"  # suffix of the file that is locked while the database is opened
 _POLL: Final = 0.05  # seconds between two tries to lock it
-
 _OURS: Final = 0x53554C31
 _TABLES: Final = f"""
 PRAGMA journal_mode = wal;
@@ -387,28 +339,35 @@ class FileLedger:
         self._thread.shutdown()
 
     def _settle(self, batch: LedgerBatch) -> LedgerReply:
+        accounts: dict[str, Account] = {}
+
+        def account_of(key: str) -> Account:
+            if key not in accounts:
+                row = file.execute("SELECT row FROM accounts WHERE key = ?", (key,)).fetchone()
+                accounts[key] = Account() if row is None else decode(row[0], type=Account)
+            return accounts[key]
+
         with self._transaction() as file:
             now = self._clock()  # the others have finished
-            marker = self._attended(file, batch, now)
-            book = _Accounts(file, now)
-            answers = apply_batch(book.account, batch, marker, now)
-            book.write(marker.keep)
-            file.execute(_PURGE, (now, len(book.accounts) + _SPARE))
-        damaged = tuple(key for key, account in book.accounts.items() if account is None)
-        return LedgerReply(int(marker.era), int(marker.longest), answers, damaged)
+            marker = self._updated_marker(file, batch, now)
+            answers = apply_batch(account_of, batch, marker, now)
+            file.executemany(
+                "REPLACE INTO accounts VALUES (?, ?, ?)",
+                [(key, each.expires(marker.keep), encode(each)) for key, each in accounts.items()],
+            )
+            file.execute(_PURGE, (now, 2 * len(accounts) + _SPARE))
+        return LedgerReply(int(marker.era), int(marker.longest), answers)
 
-    def _attended(self, file: sqlite3.Connection, batch: LedgerBatch, now: int) -> LedgerMarker:
+    def _updated_marker(
+        self, file: sqlite3.Connection, batch: LedgerBatch, now: int
+    ) -> LedgerMarker:
         row = file.execute("SELECT row FROM marker").fetchone()
-        try:
-            old = None if row is None else LedgerMarker.unpack(row[0])
-        except ValueError as error:
-            text = f"{self.where} holds what the suite did not write"
-            raise LedgerError(text, "damaged") from error
+        old = None if row is None else decode(row[0], type=LedgerMarker)
         if old is not None and old.run != self._run:
             file.execute("DELETE FROM accounts")  # times of another clock
         marker = updated_marker(old, batch, now, self._run, now)
-        if (packed := marker.pack()) != (row and row[0]):
-            file.execute("REPLACE INTO marker VALUES (1, ?)", (packed,))
+        if row is None or encode(marker) != row[0]:
+            file.execute("REPLACE INTO marker VALUES (1, ?)", (encode(marker),))
         return marker
 
     @contextmanager
@@ -422,7 +381,7 @@ class FileLedger:
                 file.execute("ROLLBACK")
                 raise
             file.execute("COMMIT")
-        except (sqlite3.Error, OSError) as error:
+        except (sqlite3.Error, msgspec.DecodeError, OSError) as error:
             self._close()
             raise self._said(error) from error
 
@@ -475,40 +434,13 @@ class FileLedger:
 
     def _said(self, error: Exception) -> LedgerError:
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
-        if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR):
+        foreign = code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR)
+        if foreign or isinstance(error, msgspec.DecodeError):
             text = f"{self.where} holds what the suite did not write: {error}"
             return LedgerError(text, "damaged")
         if code == sqlite3.SQLITE_FULL:
             return LedgerError(f"{self.where} cannot grow: {error}", "memory")
         return LedgerError(f"{self.where} cannot be used: {error}", "away")
-
-
-class _Accounts:
-    """The accounts of one call, read when needed; None: damaged."""
-
-    def __init__(self, file: sqlite3.Connection, now: int) -> None:
-        self._file = file
-        self._now = now
-        self.accounts: dict[str, Account | None] = {}
-
-    def account(self, key: str) -> Account | None:
-        if key not in self.accounts:
-            row = self._file.execute("SELECT row FROM accounts WHERE key = ?", (key,)).fetchone()
-            try:
-                known = Account() if row is None else Account.unpack(row[0], self._now)
-            except ValueError:
-                known = None
-            self.accounts[key] = known
-        return self.accounts[key]
-
-    def write(self, keep: float) -> None:
-        known = [(key, each) for key, each in self.accounts.items() if each is not None]
-        rows = [(key, each.expires(keep), each.pack()) for key, each in known]
-        over = [(key,) for key, expires, _ in rows if expires <= self._now]
-        self._file.executemany(
-            "REPLACE INTO accounts VALUES (?, ?, ?)", [row for row in rows if row[1] > self._now]
-        )
-        self._file.executemany("DELETE FROM accounts WHERE key = ?", over)
 
 
 # In Redis
@@ -542,11 +474,8 @@ class RedisLedger:
         except RegistryError as error:
             self._looked = False  # the next one that answers may be another server
             raise LedgerError(str(error), error.kind) from error
-        try:
-            return _unpack_reply(found[0], batch, keys)
-        except (ValueError, TypeError, IndexError) as error:
-            text = f"{self.where} answers what the suite did not write: {error}"
-            raise LedgerError(text, "damaged") from error
+        era, longest, answers, damaged = decode(found[0], type=_RedisReply)
+        return LedgerReply(era, longest, tuple(answers), tuple(keys[index] for index in damaged))
 
     async def close(self) -> None:
         await self._server.close()
@@ -558,21 +487,7 @@ def _pack_batch(batch: LedgerBatch, keys: Sequence[str]) -> bytes:
     def numbered(lines: Any) -> list[list[Any]]:
         return [[indexes[line.key], *line[1:]] for line in lines]
 
-    given = [
-        *batch[:6], numbered(batch.ends), numbered(batch.returns), numbered(batch.wishes),
+    return encode([
+        *batch[:6], *map(numbered, (batch.ends, batch.returns, batch.wishes)),
         [numbered(ask) for ask in batch.asks],
-    ]  # fmt: skip
-    return msgspec.msgpack.encode(given)
-
-
-def _unpack_reply(data: bytes, batch: LedgerBatch, keys: Sequence[str]) -> LedgerReply:
-    era, longest, answers, damaged = msgspec.msgpack.decode(data, type=_RedisReply)
-    if len(answers) != len(batch.asks) or not all(
-        0 <= span <= _FUTURE for answer in answers for span in answer
-    ):
-        raise ValueError("answers that fit no question")
-    if not all(0 <= index < len(keys) for index in damaged) or era <= 0:
-        raise ValueError("keys or an era that cannot be")
-    if not 0 <= longest <= WISH_MAX:
-        raise ValueError("a delay that cannot be")
-    return LedgerReply(era, longest, tuple(answers), tuple(keys[index] for index in damaged))
+    ])  # fmt: skip

@@ -72,7 +72,6 @@ class AddressBook:
         self._quiet = quiet
         self._known: dict[str, AddressSharing] = {}
         self._open: dict[str, None] = {}  # to be asked about, in this order
-        self._never: set[str] = set()  # of these, those that nothing is known of
         self._gone: set[str] = set()
         self._told: set[str] = set()  # where others wait until this agent uses the ledger
         self._mine: dict[str, None] = {}  # where it goes on, and the server is to hear of it
@@ -94,7 +93,6 @@ class AddressBook:
     def _ask(self, address: str) -> None:
         self._known[address] = AddressSharing.NEW
         self._open[address] = None
-        self._never.add(address)
 
     def drop_quiet(self, addresses: Collection[str]) -> None:
         """Drop quiet addresses that are not among *addresses*."""
@@ -102,7 +100,6 @@ class AddressBook:
             if self._quiet(address):
                 del self._known[address]
                 self._open.pop(address, None)
-                self._never.discard(address)
                 self._told.discard(address)
                 self._mine.pop(address, None)
                 self._gone.add(address)
@@ -132,8 +129,8 @@ class AddressBook:
         # An earlier process of this agent was there.
         self._gone.update(address for address in heard if address not in self._known)
         mine = list(islice(self._mine, ADDRESSES_PER_CALL))
-        complete = len(self._never) <= len(new) and self._never.issubset(new)
-        complete = complete and len(mine) == len(self._mine)
+        later = (self._known[each] for each in islice(self._open, ADDRESSES_PER_CALL, None))
+        complete = len(mine) == len(self._mine) and AddressSharing.NEW not in later
         return AddressQuestion(
             new, list(islice(self._gone, ADDRESSES_PER_CALL)), heard, mine, complete, known
         )
@@ -152,7 +149,6 @@ class AddressBook:
             if address not in self._open:
                 continue  # it is gone meanwhile
             del self._open[address]
-            self._never.discard(address)
             self._known[address] = AddressSharing(state)
             if state == AddressSharing.ASK:
                 self._open[address] = None
@@ -186,15 +182,13 @@ class SharedAddresses(AddressBook):
         self._era = 0
         self._kept = 0.0
 
-    def standing(self, address: str) -> AddressSharing:
-        found = super().standing(address)
-        if found is AddressSharing.NEW:
-            self._asked.set()
-        return found
+    def _ask(self, address: str) -> None:
+        super()._ask(address)
+        self._asked.set()
 
     def awaits(self, address: str) -> bool:
         """Whether an answer about *address* comes in a moment."""
-        return not self._away and super().standing(address) is AddressSharing.NEW
+        return not self._away and self.standing(address) is AddressSharing.NEW
 
     def quiet_in(self) -> float:
         """Return the seconds until all fetches and all delays of addresses are over."""
@@ -203,10 +197,6 @@ class SharedAddresses(AddressBook):
         addresses = crawl.frontier.workbench.addresses.values()
         wires = (longest + each.delay for each in addresses if each.wire)
         return max(crawl.frontier.residents.clocks.all_free_at() - crawl.now(), *wires, 0.0)
-
-    def forget(self) -> None:
-        super().forget()
-        self._asked.set()
 
     def begun(self, address: AddressState) -> None:
         """A fetch by the ledger begins at *address*; none without it is left there."""
@@ -252,7 +242,8 @@ class SharedAddresses(AddressBook):
             self.report_again()
         self._era = registry.answer.era
         self._by_ledger.difference_update(asked.heard, asked.gone)
-        self._changed(self.answered(asked, states, news))
+        if changed := self.answered(asked, states, news):
+            self._changed(changed)
 
 
 SOONEST, LATEST = 0.25, 10.0  # seconds until a failed ledger is asked again: at first, and at most
@@ -301,11 +292,9 @@ class LedgerClient:
         self._closed = True
         self.poke()
         self.grants.close()
-        try:
+        with suppress(LedgerError):
             while await self._call():
                 pass
-        except LedgerError:
-            pass
         await self._ledger.close()
 
     async def _call(self) -> bool:
@@ -344,16 +333,11 @@ class LedgerClient:
 
 T = TypeVar("T")
 
-
 NO_GATE: Final = "SUITE_RATE_LEDGER needs the downloader of the suite: remove DOWNLOADER"
-
 LEDGER_NAME: Final = "shared"  # of the ledger in a Redis, which all its crawls share
-
 _LEDGER: Final = "SUITE_RATE_LEDGER"
 _REDIS: Final = "SUITE_REDIS_URL"  # the setting that names the ledger of agents in mode ``peers``
-
 _UNKNOWN: Final = 1.0  # seconds until a host is looked at again while nothing more is known
-
 _PASSES: Final = frozenset({"away", "memory"})  # errors of a ledger for which a crawl waits
 
 
@@ -388,10 +372,10 @@ class SharedLimits(LedgerClient):
 
     def __init__(self, crawl: Crawl, ledger: RateLedger, *, agents: bool = False) -> None:
         # Longer fetches are cut: a grant runs out, and then others may fetch there.
-        self._longest = crawl.settings.project.longest_fetch
+        self.longest = crawl.settings.project.longest_fetch
         self._process = secrets.token_hex(8)
-        super().__init__(ledger, Grants(self._process, timeout=self._longest, ahead=NEAR))
-        self.addresses = SharedAddresses(crawl, self._sharing_changed) if agents else None
+        super().__init__(ledger, Grants(self._process, timeout=self.longest, ahead=NEAR))
+        self.addresses = SharedAddresses(crawl, self._wake_at) if agents else None
         self._crawl = crawl
         self._running: asyncio.Task[None] | None = None
         self._asked = 0.0  # when `pause` was
@@ -473,19 +457,15 @@ class SharedLimits(LedgerClient):
             self.grants.ready(self._needs(host, address), now)
         self.poke()
 
-    @property
-    def longest(self) -> float:
-        return self._longest
-
     async def bounded(self, transfer: Coroutine[Any, Any, T]) -> T:
         """Await *transfer*; cut it off before its grant expires."""
         try:
-            async with asyncio.timeout(self._longest) as limit:
+            async with asyncio.timeout(self.longest) as limit:
                 return await transfer
         except TimeoutError:
             if not limit.expired():
                 raise
-            text = f"cut off after {self._longest:g} s: the ledger lets others go there then"
+            text = f"cut off after {self.longest:g} s: the ledger lets others go there then"
             raise DownloadTimeoutError(text) from None
 
     def heard(self, host: HostState, health: Health) -> None:
@@ -509,13 +489,9 @@ class SharedLimits(LedgerClient):
         for key in keys:
             kind, _, name = key.partition(" ")
             found[kind].add(name)
-        self._wake_visits(found["host"], found["address"])
+        self._wake_at(found["address"], found["host"])
 
-    def _sharing_changed(self, addresses: set[str]) -> None:
-        if addresses:
-            self._wake_visits(set(), addresses)
-
-    def _wake_visits(self, hosts: set[str], addresses: set[str]) -> None:
+    def _wake_at(self, addresses: set[str], hosts: Collection[str] = ()) -> None:
         crawl = self._crawl
         crawl.frontier.leases.permits.announce(hosts, addresses, crawl.now())
         gate = None if crawl.engine is None else crawl.engine.gate

@@ -6,7 +6,6 @@ import asyncio
 import fcntl
 import os
 import sqlite3
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -20,13 +19,11 @@ from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.cluster import redis_server as scripts
 from scrapy_spider_suite.cluster.ledger.rate_ledger import (
-    Account,
     DelayWish,
     FetchEnd,
     FileLedger,
     LedgerBatch,
     LedgerLine,
-    LedgerMarker,
     RedisLedger,
     ReturnedGrant,
 )
@@ -234,9 +231,3 @@ def test_who_holds_the_lock_for_too_long_is_not_waited_for(tmp_path: Path) -> No
     with open(tmp_path / "ledger.lock", "wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         asyncio.run(test(lock.fileno()))
-
-
-def test_records_have_the_size_that_lua_expects() -> None:
-    """The layout is written down twice."""
-    assert (len(Account().pack()), len(LedgerMarker().pack())) == (98, 74)
-    assert struct.calcsize(">2s8d16s16s") == 98
