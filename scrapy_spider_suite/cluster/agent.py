@@ -15,15 +15,12 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from scrapy.utils.defer import deferred_from_coro
 
-from scrapy_spider_suite.cluster.agreement import AgentPhase
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.lan import make_lan_mode
 from scrapy_spider_suite.cluster.ledger.shared_limits import SharedLimits
-from scrapy_spider_suite.cluster.mailbox import Mailbox
-from scrapy_spider_suite.cluster.membership import Heartbeat, Ownership, refuse_short_lease
-from scrapy_spider_suite.cluster.mode import ClusterMode, ServiceFactory
+from scrapy_spider_suite.cluster.mailbox import ClusterMode, Mailbox, Outbox, OwnerRouter
+from scrapy_spider_suite.cluster.membership import AgentPhase, Heartbeat, Ownership
 from scrapy_spider_suite.cluster.redis_server import require_redis
-from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.context import make_durable, stays_open
 from scrapy_spider_suite.errors import SettingsError, SuiteError
 from scrapy_spider_suite.exceptions import HostExcluded
@@ -39,7 +36,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RATE_SECONDS: Final = 10.0  # over which the rate of pages is measured
-
 OUTBOX_ROWS = 10_000_000
 """At this many rows for other agents the crawl pauses; a row takes 0.1 to 0.8 KB of disk."""
 OUTBOX_FULL = "the outbox"
@@ -71,7 +67,7 @@ class Agent:
         self.incarnation = secrets.randbits(64)  # of this process
         self.kv = crawl.store.kv("agent")
         self.only_waiting = False  # all hosts left wait for longer than SUITE_MAX_WAIT
-        self.services: list[ServiceFactory] = []
+        self.services: list[Callable[[Agent], Any]] = []  # make what serves others: `run`, `stats`
         assignment = load_assignment(settings.assignment)
         self.ownership = Ownership(assignment, self.name)
         self.routing = OwnerRouter(
@@ -92,9 +88,6 @@ class Agent:
         self._scheduler = scheduler
         if self.phasing is not None:
             self.phasing.check()
-        if self.crawl.settings.cluster == "peers":
-            rules = self.crawl.policy_file.policy.overrides
-            refuse_short_lease(self.crawl.settings, rules.longest_delay)
         self.changed()
         try:
             self._mode = self._make_mode()
@@ -186,7 +179,7 @@ class Agent:
             )  # fmt: skip
             self.crawl.crawler.stats.inc_value("suite/outbox/pauses")
             scheduler.pause(OUTBOX_FULL)
-            asyncio.get_running_loop().call_later(_OUTBOX_CHECK, self._check_outbox, scheduler)
+            self._check_outbox(scheduler)
         return False
 
     def _check_outbox(self, scheduler: Engine) -> None:
@@ -195,10 +188,10 @@ class Agent:
             return
         if rows > OUTBOX_ROWS * 9 // 10:
             asyncio.get_running_loop().call_later(_OUTBOX_CHECK, self._check_outbox, scheduler)
-            return
-        waiting = counted(rows, "row waits", "rows wait")
-        logger.info("%s for other agents: the crawl goes on", waiting)
-        scheduler.unpause(OUTBOX_FULL)
+        else:
+            waiting = counted(rows, "row waits", "rows wait")
+            logger.info("%s for other agents: the crawl goes on", waiting)
+            scheduler.unpause(OUTBOX_FULL)
 
     def refuse_fetch(self, host: str, url: str, lease: Lease | None, delay: float) -> None:
         """Raise `HostExcluded` if a request for *url*, and *delay* seconds after it, may not run
@@ -210,10 +203,8 @@ class Agent:
         if lease is not None:
             elsewhere = self.crawl.frontier.leases.foreign.holds_back(lease.entry)
         else:
-            elsewhere = (
-                self.crawl.settings.rate_ledger is None
-                and self.ownership.is_held_elsewhere(host, url)
-            )
+            alone = self.crawl.settings.rate_ledger is None
+            elsewhere = alone and self.ownership.is_held_elsewhere(host, url)
         if elsewhere:
             raise HostExcluded(
                 "another agent has the host; with SUITE_RATE_LEDGER both may send requests there",
@@ -274,21 +265,18 @@ class Agent:
         }  # fmt: skip
 
     def publish(self) -> None:
-        stats = self.crawl.crawler.stats
+        found = {
+            "messages/waiting": len(self.routing.outbox), "messages/spared": self.routing.spared,
+            "cluster/foreign_seeds": self.routing.foreign_seeds,
+            "cluster/units": int(self.ownership.mine.sum()),
+        }  # fmt: skip
         if self._mailbox is not None:
-            for name, value in self._mailbox.counters.items():
-                stats.set_value(f"suite/messages/{name}", value)
-        if self._mode is not None:
-            for name, number in self._mode.stats.items():
-                stats.set_value(f"suite/{name}", number)
-        stats.set_value("suite/messages/waiting", len(self.routing.outbox))
-        stats.set_value("suite/messages/spared", self.routing.spared)
-        stats.set_value("suite/cluster/foreign_seeds", self.routing.foreign_seeds)
-        stats.set_value("suite/cluster/units", int(self.ownership.mine.sum()))
+            found |= {f"messages/{name}": n for name, n in self._mailbox.counters.items()}
+        for name, value in (found | ({} if self._mode is None else self._mode.stats)).items():
+            self.crawl.crawler.stats.set_value(f"suite/{name}", value)
 
 
 Partners: TypeAlias = "list[SharedLimits | Agent]"
-
 _PATIENCE = 1.0  # seconds to wait for cancelled tasks and other crawls of the process
 
 

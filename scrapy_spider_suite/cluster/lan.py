@@ -21,15 +21,16 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from scrapy_spider_suite.cluster.agreement import shared_settings, shortened
 from scrapy_spider_suite.cluster.assignment import Member
+from scrapy_spider_suite.cluster.mailbox import HAS_ENDED, ClusterMode
 from scrapy_spider_suite.cluster.membership import (
     PROTOCOL,
     SKEW_MAX,
     settings_difference,
+    shared_settings,
+    shortened,
 )
 from scrapy_spider_suite.cluster.messages import Message
-from scrapy_spider_suite.cluster.mode import HAS_ENDED, ClusterMode
 from scrapy_spider_suite.cluster.transports.udp import UdpTransport, parse_agents
 from scrapy_spider_suite.errors import JoinRefusedError, SettingsError
 from scrapy_spider_suite.runtime.clock import boottime
@@ -44,9 +45,7 @@ logger = logging.getLogger(__name__)
 
 MEET, AGREE, REFUSE = range(200, 203)
 """Kinds of messages: a question, agreement, refusal. All carry the sender's terms."""
-
 HANDSHAKE_SECONDS: Final = 2.0  # seconds for which an answer is awaited before the first fetch
-
 _AGAIN: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # seconds between two questions
 _PAUSE: Final = 0.25  # seconds between two questions to an agent that speaks and has not been met
 _LATE: Final = 16  # messages to each other agent whose times are remembered
@@ -174,11 +173,9 @@ class Handshake:
             f"agent {by} runs with another list, on which agent {self._name} is not, and all "
             "agents of a crawl need the same SUITE_AGENTS"
         )
-        if self._refused:
-            return
-        if self._begins:
+        if self._begins and not self._refused:
             self._end(JoinRefusedError(why, "terms"))
-        elif self._refusals.get(by) != _LIST:
+        elif not self._refused and self._refusals.get(by) != _LIST:
             self._refusals[by] = _LIST
             logger.warning("%s: this one runs already, and goes on; stop one of the two", why)
 
@@ -238,17 +235,13 @@ class Handshake:
 
 
 ENDED: Final = b"ended"  # key that exists once the agent has closed after the end
-
 ARRIVAL_SECONDS: Final = 15.0  # for which agents may still arrive; a silent one is gone then
 _LATE_CHECK: Final = 0.25
-
 ASK, POST, END, NOTED, LATE, ON = range(100, 106)
 """Kinds of messages: question of a round; its answer; the crawl is over; the confirmation is noted;
 this agent started late, and is idle or not; the crawl goes on. They count after a handshake only.
 """
-
 OVER: Final = b"over"  # key that exists once the crawl is over; its value: agents that know it
-
 _BEAT: Final = 1.0
 _LAST: Final = 15.0  # seconds for which the others are waited for at the end
 
@@ -256,7 +249,7 @@ _LAST: Final = 15.0  # seconds for which the others are waited for at the end
 class _RoundReport(NamedTuple):
     incarnation: int
     round: int
-    idle: bool
+    idle: int  # 0 or 1
     sent: int
     received: int
     activity: int
@@ -471,11 +464,9 @@ class LanMode(ClusterMode):
         elif kind == POST and leads and self._found:
             tell(sender, [END])
         elif kind == POST and leads:
-            incarnation, number, idle, sent, received, activity = map(int, rest)
-            if number == self._round:
-                self._reports[sender] = _RoundReport(
-                    incarnation, number, bool(idle), sent, received, activity
-                )
+            report = _RoundReport(*map(int, rest))
+            if report.round == self._round:
+                self._reports[sender] = report
         elif kind == END and sender == self._first:
             if not (self._found or self.ended):
                 if self._task is not None:  # it was late

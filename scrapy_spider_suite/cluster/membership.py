@@ -1,4 +1,4 @@
-"""Members of a crawl, their leases and clocks, and the units that an agent owns and holds. Pure.
+"""Members of a crawl: leases, clocks, shared settings, and the units that an agent owns and holds.
 
 Redis counts a lease from when it hears of the agent, the agent from before it spoke. Time is read
 from ``CLOCK_BOOTTIME`` and the wall clock, since a frozen virtual machine may notice by one only;
@@ -7,16 +7,19 @@ the later one decides.
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from xxhash import xxh3_64_hexdigest
 
 from scrapy_spider_suite.cluster.assignment import (
     HEAVIEST,
@@ -25,18 +28,25 @@ from scrapy_spider_suite.cluster.assignment import (
     Member,
     OwnerTable,
     Units,
+    fingerprint,
 )
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.clock import boot_id
-from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.settings.declarations import SettingKind, setting_name, shown_value
+from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings
+from scrapy_spider_suite.settings.values import RedisUrl
+from scrapy_spider_suite.signals import settings_changing
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.crawl.context import Crawl
+
+logger = logging.getLogger(__name__)
 
 DRIFT: Final = 500e-6  # seconds a second that a clock errs at most: NTP slews it by adjtimex(2)
-
 SLACK: Final = 1.0  # seconds between the check of a lease and the first byte on the wire
-
 SPARE: Final = 30.0  # seconds of a lease beyond the longest fetch and delay
-
 _RENEWAL: Final = SPARE / 2  # seconds within which it is renewed, if anything answers
 
 
@@ -225,11 +235,6 @@ class Heartbeat(NamedTuple):
     left: bool = False
 
 
-def decode_answer(data: bytes) -> RegistryAnswer:
-    """Return a script's answer. Raises `ValueError`."""
-    return msgspec.json.decode(data, type=RegistryAnswer)
-
-
 def encode_units(units: Units) -> bytes:
     """Return units for scripts: ascending, two bytes each, network order."""
     return np.unique(units).astype(">u2").tobytes()
@@ -239,53 +244,49 @@ def decode_units(data: bytes) -> Units:
     return np.frombuffer(data, ">u2").astype(np.uint16)
 
 
+_REFUSALS: Final = {
+    "name": (
+        "an agent with the name {asked.name} runs already (heard {ago:.0f} s ago): give each its "
+        f"own SUITE_AGENT_NAME, or wait {SILENCE:g} s if that one was killed"
+    ),
+    "fixed": "agents of one crawl need the same fixed settings: {differ}",
+    "other-job": (
+        "the name {asked.name} belongs to an agent with another job directory: resume that one by "
+        "its JOBDIR, choose another SUITE_AGENT_NAME, or remove the agent first"
+    ),
+    "other-crawl": (
+        "this job belongs to the crawl {asked.id}, and Redis holds {answer.id} under the same "
+        "name: choose another SUITE_CRAWL_NAME, or a new JOBDIR"
+    ),
+    "protocol": (
+        f"agents of one crawl need the same protocol: it is {PROTOCOL} here and "
+        "{answer.protocol} there; upgrade the older release"
+    ),
+    "ending": (
+        "the crawl is over and its agents are closing: it can begin again when they are gone"
+    ),
+    "most": (
+        "SUITE_PHASES = {asked.most}: the crawl has so many agents already, and with this "
+        "SUITE_ASSIGNMENT each needs a phase of its own"
+    ),
+    "full": f"the crawl has had {UNITS - 1:,} agents: no more fit",
+}
+"""Why an agent cannot join, by a script's code."""
+
+
 def join_refusal(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
     """Return one line on why *candidate*, with the wall clock *wall*, cannot join."""
-    name = candidate.name
-    match answer.code:
-        case "clock":
-            return clock_refusal(answer.now / 1000 - wall, candidate.skew)
-        case "name":
-            return (
-                f"an agent with the name {name} runs already (heard "
-                f"{(answer.now - answer.heard) / 1000:.0f} s ago): give each its own "
-                f"SUITE_AGENT_NAME, or wait {SILENCE:g} s if that one was killed"
-            )
-        case "fixed":
-            here, there = (
-                msgspec.json.decode(text, type=dict[str, str])
-                for text in (candidate.terms(), answer.fixed)
-            )
-            differ = settings_difference(here, there)
-            return f"agents of one crawl need the same fixed settings: {differ}"
-        case "other-job":
-            return (
-                f"the name {name} belongs to an agent with another job directory: resume that one "
-                "by its JOBDIR, choose another SUITE_AGENT_NAME, or remove the agent first"
-            )
-        case "other-crawl":
-            return (
-                f"this job belongs to the crawl {candidate.id}, and Redis holds {answer.id} under "
-                "the same name: choose another SUITE_CRAWL_NAME, or a new JOBDIR"
-            )
-        case "protocol":
-            return (
-                f"agents of one crawl need the same protocol: it is {PROTOCOL} here and "
-                f"{answer.protocol} there; upgrade the older release"
-            )
-        case "ending":
-            return (
-                "the crawl is over and its agents are closing: it can begin again when they are "
-                "gone"
-            )
-        case "most":
-            return (
-                f"SUITE_PHASES = {candidate.most}: the crawl has so many agents already, and with "
-                "this SUITE_ASSIGNMENT each needs a phase of its own"
-            )
-        case "full":
-            return f"the crawl has had {UNITS - 1:,} agents: no more fit"
-    return f"the crawl does not take {name}: {answer.code}"
+    if answer.code == "clock":
+        return clock_refusal(answer.now / 1000 - wall, candidate.skew)
+    here, there = (
+        msgspec.json.decode(text, type=dict[str, str])
+        for text in (candidate.terms(), answer.fixed)
+    )
+    text = _REFUSALS.get(answer.code, "the crawl does not take {asked.name}: {answer.code}")
+    return text.format(
+        asked=candidate, answer=answer, ago=(answer.now - answer.heard) / 1000,
+        differ=settings_difference(here, there),
+    )  # fmt: skip
 
 
 def clock_refusal(behind: float, most: float) -> str:
@@ -370,7 +371,7 @@ class Ownership:
         self.table: OwnerTable | None = None  # the owners; None without members
         # Units in hand-over, which nobody fetches.
         self.in_transfer: npt.NDArray[np.bool_] = np.zeros(UNITS, np.bool_)
-        self._rows: dict[int, MemberRecord] = {}
+        self.records: dict[int, MemberRecord] = {}  # by the numbers of the members
         self._holders: Units = np.zeros(UNITS, np.uint16)
         self._names: list[str] = [name] * UNITS
         self._free = bytearray(UNITS)  # 1: it may be fetched here
@@ -396,11 +397,8 @@ class Ownership:
 
     def set_membership(self, members: Membership, table: OwnerTable | None = None) -> bool:
         """Set the members in Redis; return whether owners changed."""
-        self._rows = members.numbers
+        self.records = members.numbers
         return self.set_members(members.epoch, members.members, table)
-
-    def set_records(self, members: Membership) -> None:
-        self._rows = members.numbers
 
     def set_number(self, number: int) -> None:
         """Set this agent's number; another number drops the holders."""
@@ -450,7 +448,7 @@ class Ownership:
     def units_of_others(self) -> dict[int, Units]:
         if self.table is None:
             return {}
-        numbers = {row.name: number for number, row in self._rows.items()}
+        numbers = {row.name: number for number, row in self.records.items()}
         found: dict[int, Units] = {}
         for index, member in enumerate(self.table.members):
             if member.name != self.name and member.name in numbers:
@@ -458,13 +456,118 @@ class Ownership:
                 found[numbers[member.name]] = units
         return found
 
-    def record(self, number: int) -> MemberRecord | None:
-        return self._rows.get(number)
-
     def free(self) -> Units:
         gone = [_NOBODY] + [
-            number for number, row in self._rows.items()
+            number for number, row in self.records.items()
             if row.state in (MemberState.DEAD, MemberState.LEFT, MemberState.REMOVED)
         ]  # fmt: skip
-        lost = np.isin(self._holders, gone) | ~np.isin(self._holders, [_NOBODY, *self._rows])
+        lost = np.isin(self._holders, gone) | ~np.isin(self._holders, [_NOBODY, *self.records])
         return np.flatnonzero(self.own & lost).astype(np.uint16)
+
+
+# What agents must agree on
+
+_TELLS: Final = 0.5  # seconds by which clocks may always differ: the ledger keeps the delays
+_LONGEST: Final = 300  # bytes of a value that are compared; of longer values the hash is
+
+
+class AgentPhase:
+    """The phase of an agent that has a part of every host (KSpider, §2.2).
+
+    Of *n* phases the *i*-th agent has (i + t // T) mod n. There is a phase for each agent; a guard
+    at its end covers a fetch, a delay and clock skew. The ledger keeps longer delays and back-offs.
+    """
+
+    def __init__(self, crawl: Crawl, ownership: Ownership) -> None:
+        self._crawl = crawl
+        self._ownership = ownership
+        self._told = 0
+        crawl.crawler.signals.connect(self._check_settings, settings_changing)
+
+    def _longest_delay(self, settings: SuiteSettings) -> float:
+        rules = self._crawl.policy_file.policy.overrides
+        return max(settings.longest_delay, rules.longest_delay)
+
+    @property
+    def skew(self) -> float:
+        """Seconds by which each of two clocks may be off within the guard."""
+        settings = self._crawl.settings
+        least = settings.project.longest_fetch + self._longest_delay(settings)
+        return min(SKEW_MAX, max(_TELLS, (settings.phase_guard - least) / 2))
+
+    def check(self, names: Iterable[str] = (), settings: SuiteSettings | None = None) -> None:
+        """Raise `SettingsError` if this agent and *names* cannot keep a host's delay."""
+        settings = settings or self._crawl.settings
+        agents = len({*names, self._ownership.name})
+        whose = f"with SUITE_ASSIGNMENT = {settings.assignment!r}"
+        if settings.rate_ledger is None:
+            raise SettingsError(
+                f"SUITE_RATE_LEDGER is not set: {whose} every agent fetches from every host, and "
+                "only in a ledger they know of each other's delays and back-offs"
+            )
+        if settings.phases < agents:
+            raise SettingsError(
+                f"SUITE_PHASES = {settings.phases}: expected {agents} or more {whose}, as many as "
+                "there are agents"
+            )
+        fetch, delay = settings.project.longest_fetch, self._longest_delay(settings)
+        if settings.phase_guard < fetch + delay:
+            raise SettingsError(
+                f"SUITE_PHASE_GUARD = {settings.phase_guard:g}: expected {fetch + delay:.4g} or "
+                f"more {whose}: DOWNLOAD_TIMEOUT ({fetch:g}), the longest delay ({delay:g}), and "
+                "twice by how much a clock may be off"
+            )
+
+    def changed(self) -> None:
+        """Members changed: take the phase of this agent's rank."""
+        table, policy = self._ownership.table, self._crawl.policy_file.policy
+        names = [] if table is None else [member.name for member in table.members]  # sorted
+        if self._ownership.name not in names:
+            return
+        node = names.index(self._ownership.name)
+        if len(names) > self._crawl.settings.phases and len(names) != self._told:
+            self._told = len(names)
+            logger.error(
+                "%s %s: some have the same, and take turns by the ledger (SUITE_PHASES)",
+                counted(len(names), "agent has", "agents have"),
+                counted(self._crawl.settings.phases, "phase"),
+            )  # fmt: skip
+        if node != policy.node:
+            policy.update(node=node)
+
+    def _check_settings(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        self.check(settings=new)
+
+
+def shared_settings(settings: SuiteSettings, assignment: Assignment) -> dict[str, str]:
+    """Return the settings that must be equal for all agents, by name, as text."""
+    shared = {name for name, each in DECLARATIONS.items() if each.kind is SettingKind.FIXED}
+    shared.remove("agent_grace")  # which the registry compares
+    if not assignment.by_host:
+        shared |= {"phases", "phase_seconds"}
+    fixed = {
+        setting_name(name): shortened(shown_value(getattr(settings, name)), _LONGEST)
+        for name in sorted(shared)
+    }
+    fixed["SUITE_ASSIGNMENT"] += f" ({fingerprint(assignment)})"
+    fixed["SUITE_RATE_LEDGER"] = _ledger(settings.rate_ledger)
+    return fixed
+
+
+def _ledger(where: RedisUrl | Path | None) -> str:
+    """Return the identity of a ledger: a file serves one machine."""
+    if not isinstance(where, Path):
+        return shown_value(None if where is None else str(where))
+    with suppress(OSError):
+        return shown_value(
+            f"{where} ({xxh3_64_hexdigest(folder_identity(where.absolute().parent).encode())})"
+        )
+    return shown_value(str(where))
+
+
+def shortened(text: str, most: int) -> str:
+    """Return *text* in *most* bytes or fewer; a hash stands for the rest."""
+    data = text.encode("utf-8", "backslashreplace")
+    if len(data) <= most:
+        return data.decode()
+    return f"{data[: most - 24].decode('utf-8', 'ignore')}… ({xxh3_64_hexdigest(data)})"

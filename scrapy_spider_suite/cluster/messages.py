@@ -1,54 +1,33 @@
 """The message format, and the protocol of message transports.
 
-A message holds rows for one receiver, numbered by the sender's outbox:
-
-======== ==========================================================
-bytes    what, in network order
-======== ==========================================================
-2        ``SL``
-1        version: `VERSION`
-1        length of the sender's name
-8        incarnation of the sender: drawn by each process
-8        epoch of packing
-8, 8     first, last number
-2        number of rows
-n        the sender's name (UTF-8)
-the rest a Zstandard frame (RFC 8878) of a msgpack array of rows
-======== ==========================================================
-
-Input is not trusted: lengths are checked before use.
+A message holds rows for one receiver, numbered by the sender's outbox: a msgpack array
+(`_Envelope`) around a Zstandard frame (RFC 8878) of a msgpack array of rows. Input is not trusted.
 """
 
 from __future__ import annotations
 
-import struct
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Final, NamedTuple, Protocol
+from itertools import accumulate
+from typing import Annotated, Final, NamedTuple, Protocol
 
-import msgpack  # type: ignore[import-untyped]
+import msgspec
 from backports import zstd
 
 from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
-from scrapy_spider_suite.runtime.text import counted
 
 VERSION: Final = 1
-
 NAME_MAX: Final = 64  # bytes of an agent's name (UTF-8)
-
 ROWS_MAX: Final = 10_000
-
 LEVEL: Final = 3  # of Zstandard: higher ones take twice the time for a twentieth less
-
-_MAGIC: Final = b"SL"
-_HEAD: Final = struct.Struct(">2sBBQQQQH")
-_RECEIPT: Final = struct.Struct(">QQQ")
+_Name = Annotated[str, msgspec.Meta(min_length=1, max_length=NAME_MAX)]
+_Number = Annotated[int, msgspec.Meta(ge=0)]  # below 2 ** 64, as msgpack has it
 _ROW: Final = 5  # bytes that msgpack puts before a row, at most
 # The memory that a frame may ask for: 2 MiB.
 _OPTIONS: Final[Mapping[int, int]] = {zstd.DecompressionParameter.window_log_max: 21}
 _FULL: Final = 0.99  # aimed at: now and then a message has to be made anew with fewer rows
-_LEARN: Final = 0.25
 
 
 class MessageLimits(NamedTuple):
@@ -86,14 +65,25 @@ class Message(NamedTuple):
         return Acknowledgement(self.sender, self.incarnation, self.first, self.last)
 
 
+class _Envelope(NamedTuple):
+    version: int
+    sender: _Name
+    incarnation: _Number  # of the sender: drawn by each process
+    epoch: _Number  # of packing
+    first: _Number
+    last: _Number
+    frame: bytes
+
+
 class MessagePacker:
     """Packs rows into messages as full as *bounds* allow. Raises `ValueError`: invalid *sender*."""
 
     def __init__(self, sender: str, incarnation: int, bounds: MessageLimits) -> None:
-        self._name = encode_name(sender)
+        encode_name(sender)
+        self._name = sender
         self._incarnation = incarnation
         self._bounds = bounds
-        self._ratio, self._learn = 1.0, 1.0
+        self._ratio = 1.0  # packed bytes for each byte of the last rows
         self._compressor = zstd.ZstdCompressor(level=LEVEL)
 
     def pack(self, rows: Sequence[tuple[int, bytes]], epoch: int) -> PackedMessage:
@@ -101,50 +91,32 @@ class MessagePacker:
 
         Raises `MessageTooLargeError`: the first row does not fit; `ValueError`: there is no row.
         """
-        count = self._count_fitting(rows)
-        while True:
-            data, raw = self._message(rows[:count], epoch)
-            limit = self._bounds.alone if count == 1 else self._bounds.packed
-            if len(data) <= limit:
-                break
-            self._ratio = max(self._ratio, len(data) / raw)
-            if count == 1:
-                raise self._too_large(rows[0])
-            count = max(1, min(count - 1, int(count * limit / len(data) * _FULL)))
-        if count > 1:
-            self._ratio += self._learn * (len(data) / raw - self._ratio)
-            self._learn = _LEARN
-        return PackedMessage(data, rows[0][0], rows[count - 1][0], count)
-
-    def _count_fitting(self, rows: Sequence[tuple[int, bytes]]) -> int:
         if not rows:
             raise ValueError("a message without rows")
         bounds = self._bounds
         aim = min(bounds.raw - _ROW, int(bounds.packed / self._ratio * _FULL))
-        size = 0
-        for count, (_, row) in enumerate(rows[:ROWS_MAX]):
-            size += len(row) + _ROW
-            if size > aim and count:
-                return count
-            if size > bounds.raw - _ROW:
-                raise self._too_large(rows[0])
-        return min(len(rows), ROWS_MAX)
-
-    def _too_large(self, row: tuple[int, bytes]) -> MessageTooLargeError:
-        bounds = self._bounds
-        return MessageTooLargeError(
-            f"row {row[0]} of {len(row[1])} bytes does not fit into a message of {bounds.alone} "
-            f"bytes, {bounds.raw} before it is packed"
-        )
+        sizes = list(accumulate(len(row) + _ROW for _, row in rows[:ROWS_MAX]))
+        count = max(1, bisect_right(sizes, aim))
+        while True:
+            data, raw = self._message(rows[:count], epoch)
+            limit = bounds.alone if count == 1 else bounds.packed
+            if len(data) <= limit and raw <= bounds.raw:
+                break
+            if count == 1:
+                raise MessageTooLargeError(
+                    f"row {rows[0][0]} of {len(rows[0][1])} bytes does not fit into a message of "
+                    f"{bounds.alone} bytes, {bounds.raw} before it is packed"
+                )
+            count = max(1, min(count - 1, int(count * limit / len(data) * _FULL)))
+        if count > 1:
+            self._ratio = len(data) / raw
+        return PackedMessage(data, rows[0][0], rows[count - 1][0], count)
 
     def _message(self, rows: Sequence[tuple[int, bytes]], epoch: int) -> tuple[bytes, int]:
-        raw: bytes = msgpack.packb([row for _, row in rows])
-        head = _HEAD.pack(
-            _MAGIC, VERSION, len(self._name), self._incarnation, epoch, rows[0][0], rows[-1][0],
-            len(rows),
-        )  # fmt: skip
+        raw = msgspec.msgpack.encode([row for _, row in rows])
         frame = self._compressor.compress(raw, zstd.ZstdCompressor.FLUSH_FRAME)
-        return b"".join((head, self._name, frame)), len(raw)
+        whose = VERSION, self._name, self._incarnation
+        return msgspec.msgpack.encode((*whose, epoch, rows[0][0], rows[-1][0], frame)), len(raw)
 
 
 def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
@@ -154,39 +126,33 @@ def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
     """
     if len(data) > max(bounds.packed, bounds.alone):
         raise MessageTooLargeError(f"a message of {len(data)} bytes")
-    if len(data) < _HEAD.size or not data.startswith(_MAGIC):
-        raise MessageError("not a message")
-    _, version, length, incarnation, epoch, first, last, count = _HEAD.unpack_from(data)
-    if version != VERSION:
-        raise MessageError(f"a message of version {version}: this release knows {VERSION}")
-    if not (0 < count <= ROWS_MAX and count <= last - first + 1):
-        raise MessageError(f"a message of {counted(count, 'row')}, {first} to {last}")
-    name, frame = data[_HEAD.size : _HEAD.size + length], data[_HEAD.size + length :]
     try:
-        rows = msgpack.unpackb(
-            decompress(frame, bounds.raw), use_list=False, max_array_len=count, max_map_len=0,
-            max_ext_len=0, max_str_len=0,
-        )  # fmt: skip
-    except (ValueError, msgpack.UnpackException) as error:
-        raise MessageError("a message whose rows cannot be read") from error
-    if type(rows) is not tuple or len(rows) != count or any(type(row) is not bytes for row in rows):
-        raise MessageError("a message whose rows are not what they should be")
-    return Message(decode_name(name), incarnation, epoch, first, last, rows)
+        found = msgspec.msgpack.decode(data, type=_Envelope)
+        encode_name(found.sender)
+    except ValueError as error:
+        raise MessageError(f"not a message: {error}") from error
+    if found.version != VERSION:
+        raise MessageError(f"a message of version {found.version}: this release knows {VERSION}")
+    try:
+        rows = msgspec.msgpack.decode(decompress(found.frame, bounds.raw), type=tuple[bytes, ...])
+    except ValueError as error:
+        raise MessageError(f"a message whose rows cannot be read: {error}") from error
+    message = Message(*found[1:6], rows)
+    if not 0 < len(rows) <= min(ROWS_MAX, message.last - message.first + 1):
+        raise MessageError(f"{len(rows)} rows of the numbers {message.first} to {message.last}")
+    return message
 
 
 def pack_acknowledgements(receiver: str, receipts: Iterable[Acknowledgement]) -> bytes:
-    name = encode_name(receiver)
-    numbers = [_RECEIPT.pack(*receipt[1:]) for receipt in receipts]
-    return b"".join((bytes([len(name)]), name, *numbers))
+    return msgspec.msgpack.encode((receiver, [receipt[1:] for receipt in receipts]))
 
 
 def unpack_acknowledgements(data: bytes) -> tuple[str, list[tuple[int, int, int]]]:
     """Return receiver and (incarnation, first, last). Raises `MessageError`."""
-    end = 1 + data[0] if data else 0
-    name, numbers = data[1:end], data[end:]
-    if not numbers or len(numbers) % _RECEIPT.size:
-        raise MessageError("receipts of another length than they should have")
-    return decode_name(name), list(_RECEIPT.iter_unpack(numbers))
+    try:
+        return msgspec.msgpack.decode(data, type=tuple[_Name, list[tuple[int, int, int]]])
+    except ValueError as error:
+        raise MessageError(f"no receipts: {error}") from error
 
 
 def encode_name(name: str) -> bytes:
@@ -195,16 +161,6 @@ def encode_name(name: str) -> bytes:
     if not (name.isprintable() and 0 < len(data) <= NAME_MAX):
         raise ValueError(f"{name!r} is no name for an agent: 1 to {NAME_MAX} printable bytes")
     return data
-
-
-def decode_name(data: bytes) -> str:
-    """Return an agent's name. Raises `MessageError`."""
-    try:
-        name = data.decode("utf-8")
-        encode_name(name)
-    except ValueError as error:
-        raise MessageError("a sender without a proper name") from error
-    return name
 
 
 def decompress(frame: bytes, limit: int, what: str = "a message") -> bytes:
@@ -232,11 +188,9 @@ OnAcknowledged = Callable[[str, int, int], None]
 
 
 class WireError(Exception):
-    """A refused datagram, or an unusable connection; stays in the transports.
+    """A refused datagram, or an unusable connection, counted as *kind*; stays in the transports.
 
-    Attributes:
-        kind: the counter of `RefusalCounters`.
-        answer: a datagram for the other side, or nothing.
+    *answer*: a datagram for the other side, or nothing.
     """
 
     def __init__(self, kind: str, why: str, answer: bytes = b"") -> None:
@@ -278,10 +232,6 @@ class MessageCounters(RefusalCounters):
         self.taken += 1
         self.rows += message.rows
         self.bytes += len(message.data)
-
-    @property
-    def refused(self) -> int:
-        return self.forged + self.replayed + self.malformed + self.oversized + self.unknown
 
 
 class MessageTransport(Protocol):

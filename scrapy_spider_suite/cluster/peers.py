@@ -15,10 +15,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, cast
 from urllib.parse import urlsplit
 
-from scrapy_spider_suite.cluster.agreement import shared_settings
 from scrapy_spider_suite.cluster.handover.handover import Handover
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import FileTransport
+from scrapy_spider_suite.cluster.mailbox import HAS_ENDED, ClusterMode
 from scrapy_spider_suite.cluster.membership import (
     HEARTBEAT,
     SKEW_MAX,
@@ -27,12 +27,13 @@ from scrapy_spider_suite.cluster.membership import (
     Holders,
     Membership,
     MemberState,
+    RegistryAnswer,
     clock_refusal,
     folder_identity,
     refuse_short_lease,
+    shared_settings,
 )
-from scrapy_spider_suite.cluster.mode import HAS_ENDED, ClusterMode
-from scrapy_spider_suite.cluster.registry import AgentRegistry, Joined
+from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.cluster.transports.redis_streams import RedisStreams
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.cluster.transports.tcp import TcpTransport
@@ -82,7 +83,7 @@ class MemberHeartbeat(ClusterMode):
         """Return this agent as it joins."""
         raise NotImplementedError
 
-    def joined(self, joined: Joined) -> None:
+    def joined(self, joined: RegistryAnswer) -> None:
         """Called after each join."""
 
     def units_changed(self) -> None:
@@ -179,7 +180,7 @@ class MemberHeartbeat(ClusterMode):
     async def _rejoin(self, error: FencedError) -> bool:
         if not error.again:
             if self.registry.answer.code == MemberState.LEFT:
-                self._drained()  # no answer came when it left
+                self._end_drained()  # no answer came when it left
             else:
                 logger.error("%s: this agent ends", error)
                 reasons = (each for each in ("removed", "taken") if each in str(error))
@@ -225,7 +226,7 @@ class MemberHeartbeat(ClusterMode):
         if other:
             await self._set_members(registry.view)
         else:
-            ownership.set_records(registry.view)
+            ownership.records = registry.view.numbers
         answer = registry.answer
         if known is not None and known.era != answer.era:
             await self._claim(known)
@@ -278,9 +279,9 @@ class MemberHeartbeat(ClusterMode):
             # What comes from now on would stay here.
             self.agent.set_receiving(False)
             if await self.registry.finish_leaving():
-                self._drained()
+                self._end_drained()
 
-    def _drained(self) -> None:
+    def _end_drained(self) -> None:
         logger.info("this agent has handed over everything, and ends")
         self.agent.over("drained")
 
@@ -295,7 +296,6 @@ class MemberHeartbeat(ClusterMode):
             self.away = ""
 
 
-HANDOVER_FOLDER = "handover"  # in the job directory, for hand-over files
 _AGAIN = 1.0  # seconds until hand-overs resume after the process was fenced
 
 
@@ -304,6 +304,7 @@ class PeersMode(MemberHeartbeat):
 
     def __init__(self, agent: Agent) -> None:
         settings, name = agent.crawl.settings, agent.crawl_name
+        refuse_short_lease(settings, agent.crawl.policy_file.policy.overrides.longest_delay)
         self._url = "" if settings.redis_url is None else settings.redis_url.url
         lease = AgentLease(settings.project.longest_fetch)
         registry = AgentRegistry(self._url, name, lease, incarnation=agent.incarnation)
@@ -350,14 +351,12 @@ class PeersMode(MemberHeartbeat):
         await super().close(over=over)
 
     async def _hand_over(self) -> None:
-        while self._handover is not None:
-            with condemn_on_damage(self.agent.crawl.store):
-                try:
+        assert self._handover is not None
+        with condemn_on_damage(self.agent.crawl.store):
+            while True:
+                with suppress(FencedError):  # the next heartbeat says what comes of it
                     await self._handover.run(self._id)
-                except FencedError:
-                    await asyncio.sleep(_AGAIN)  # the next heartbeat says what comes of it
-                    continue
-            return
+                await asyncio.sleep(_AGAIN)
 
     async def candidate(self) -> Candidate:
         transport = self._file_transport or await self._start_handovers()
@@ -374,7 +373,7 @@ class PeersMode(MemberHeartbeat):
 
     async def _start_handovers(self) -> FileTransport:
         agent, crawl = self.agent, self.agent.crawl
-        folder = agent.job.folder / HANDOVER_FOLDER
+        folder = agent.job.folder / "handover"
         file_transport = await self._make_file_transport(crawl.settings, folder / "in")
         context = HandoverContext(
             crawl.frontier, agent.job.store, agent.ownership, lambda: (crawl.now(), time.time()),
@@ -398,15 +397,13 @@ class PeersMode(MemberHeartbeat):
         rate, agent = settings.handover_rate, self.agent
         if settings.handover_dir is not None:
             return FolderTransport(settings.handover_dir, agent.crawl_name, agent.name, rate)
-        if settings.cluster_key is None:
-            key = await self.registry.secret()
-        else:
-            key = settings.cluster_key.text
+        given = settings.cluster_key
+        key = await self.registry.secret() if given is None else given.text
         host, port = endpoint(settings.agent_address) if settings.agent_address else ("", 0)
         host = host or await asyncio.to_thread(own_address, self._url)
         return TcpTransport(host, port, key.encode(), folder, rate)
 
-    def joined(self, joined: Joined) -> None:
+    def joined(self, joined: RegistryAnswer) -> None:
         self._id = joined.id
         lapsed, self._lapses = self.registry.lapses != self._lapses, self.registry.lapses
         if lapsed and not joined.kept and (addresses := self._addresses) is not None:
@@ -435,10 +432,8 @@ class PeersMode(MemberHeartbeat):
         if self._handover is not None:
             found |= {f"handover/{n}": v for n, v in self._handover.facts.items()}
         if self._file_transport is not None:
-            found |= {
-                f"handover_transport/{n}": v
-                for n, v in asdict(self._file_transport.counters).items()
-            }
+            counters = asdict(self._file_transport.counters)
+            found |= {f"handover_transport/{n}": v for n, v in counters.items()}
         for service in self._services:
             found |= service.stats
         return found

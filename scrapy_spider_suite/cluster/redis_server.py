@@ -6,12 +6,11 @@ No call is repeated: an unanswered script may have run. Scripts lie in ``lua/``;
 from __future__ import annotations
 
 import asyncio
-import hashlib
 import re
 from collections.abc import Awaitable, Sequence
 from importlib.resources import files
 from os.path import commonprefix
-from typing import Any, ClassVar, Final, NamedTuple, TypeVar
+from typing import Any, ClassVar, Final, TypeVar
 from urllib.parse import urlsplit
 
 from scrapy_spider_suite.errors import RegistryError, SettingsError
@@ -35,23 +34,15 @@ DURABLE: Final = "suite:durable"  # in a server that loses nothing when it resta
 WORLD: Final = _read("world")  # where scripts get the time from; text, so that no caller can set it
 
 
-class Script(NamedTuple):
-    text: str
-    sha: str
-
-
-def load_script(*names: str) -> Script:
+def load_script(*names: str) -> str:
     """Return one script of the files *names*: shared code first."""
-    text = "".join(WORLD if name == "world" else _read(name) for name in names)
-    # The digest is Redis's own, and protects nothing.
-    return Script(text, hashlib.sha1(text.encode(), usedforsecurity=False).hexdigest())
+    return "".join(WORLD if name == "world" else _read(name) for name in names)
 
 
 T = TypeVar("T")
 
 LOST: Final = (OSError, TimeoutError, RuntimeError)
 """Connection errors beside the client's own; the last is uvloop's, for a dead idle connection."""
-
 _PASSWORD: Final = re.compile(r"\b(NOAUTH|WRONGPASS|Authentication|password)\b", re.IGNORECASE)
 _SAYS: Final = (
     ("memory", re.compile(r"\bOOM\b|> 'maxmemory'"), "is out of memory: raise its maxmemory"),
@@ -123,10 +114,11 @@ class RedisServer:
         self._timeout = timeout
         self._client = connect(url, timeout)
 
-    async def run(self, script: Script, keys: Sequence[str], *arguments: str | bytes) -> list[Any]:
+    async def run(self, script: str, keys: Sequence[str], *arguments: str | bytes) -> list[Any]:
         """Run *script*. Raises `RegistryError`; it may have run all the same."""
         shared = commonprefix(keys)  # noqa: RUF071 - of characters
-        return await self._asked(self._run(script, keys, *arguments), shared)
+        asked: Awaitable[list[Any]] = self._client.register_script(script)(keys, arguments)
+        return await self._asked(asked, shared)
 
     async def evicting(self) -> str:
         """Return a complaint if a full server evicts keys, or "". Raises `RegistryError`."""
@@ -160,14 +152,6 @@ class RedisServer:
                 await self._client.aclose()
         except (exceptions.RedisError, *LOST):
             pass
-
-    async def _run(self, script: Script, keys: Sequence[str], *arguments: str | bytes) -> list[Any]:
-        answer: list[Any]
-        try:
-            answer = await self._client.evalsha(script.sha, len(keys), *keys, *arguments)
-        except exceptions.NoScriptError:
-            answer = await self._client.eval(script.text, len(keys), *keys, *arguments)
-        return answer
 
     async def _asked(self, answer: Awaitable[T], key: str = "") -> T:
         try:

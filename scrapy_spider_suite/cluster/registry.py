@@ -13,7 +13,7 @@ import secrets
 import time
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Any, Final, NamedTuple, NoReturn
+from typing import Any, Final, NamedTuple
 
 import msgspec
 import numpy as np
@@ -34,7 +34,6 @@ from scrapy_spider_suite.cluster.membership import (
     Membership,
     MemberState,
     RegistryAnswer,
-    decode_answer,
     decode_units,
     encode_units,
     join_refusal,
@@ -65,6 +64,16 @@ class RegistryClient:
     async def close(self) -> None:
         await self._server.close()
 
+    async def secret(self) -> str:
+        """Return the secret of the crawl's agents, which its Redis keeps."""
+        found = await self._server.agreed(self._secret, secrets.token_hex(16))
+        if len(found.encode()) < SHARED_KEY_MIN:
+            raise RegistryError(
+                f"{self._secret} in Redis at {self._server.where} has {len(found.encode())} bytes, "
+                f"expected {SHARED_KEY_MIN} or more: the suite did not write that", "damaged",
+            )  # fmt: skip
+        return found
+
     async def _ask(
         self, script: str, given: dict[str, Any], more: bytes = b""
     ) -> tuple[RegistryAnswer, bytes]:
@@ -72,7 +81,7 @@ class RegistryClient:
         text = msgspec.json.encode(given)
         found = await self._server.run(self._scripts[script], self._keys, text, more)
         try:
-            return decode_answer(found[0]), found[1]
+            return msgspec.json.decode(found[0], type=RegistryAnswer), found[1]
         except (ValueError, TypeError, IndexError) as error:
             raise self._damaged(error) from error
 
@@ -166,12 +175,6 @@ class ClusterAdmin(RegistryClient):
 CHUNK: Final = 4_096  # units of one call: some milliseconds of Redis's time
 
 
-class Joined(NamedTuple):
-    number: int
-    id: str
-    kept: bool  # back before the lease ended: nobody took its units
-
-
 class MovedUnits(NamedTuple):
     units: Units
     why: str  # why there are none: ``epoch`` or ``target``; otherwise empty
@@ -209,7 +212,7 @@ class AgentRegistry(RegistryClient):
     def row(self) -> MemberRecord | None:
         return self.view.row(self._who.get("name", ""))
 
-    async def join(self, candidate: Candidate) -> Joined:
+    async def join(self, candidate: Candidate) -> RegistryAnswer:
         """Join, or join again. Raises `JoinRefusedError`."""
         if evicting := await self._server.evicting():
             raise JoinRefusedError(f"SUITE_REDIS_URL: {evicting}", "eviction")
@@ -235,7 +238,7 @@ class AgentRegistry(RegistryClient):
                     raise self._damaged(error) from error
                 raise JoinRefusedError(why, answer.code)
             self._who = {"name": candidate.name, "number": answer.number}
-        return Joined(answer.number, answer.id, answer.kept)
+        return answer
 
     async def renew(self, post: Callable[[], Heartbeat]) -> RegistryAnswer:
         """Renew the lease with the report of *post*; updates `view` in a new epoch."""
@@ -269,21 +272,7 @@ class AgentRegistry(RegistryClient):
 
     async def holders(self) -> Holders:
         async with self._one:
-            answer, data = await self._call("overview", {})
-            if answer.code != "ok":
-                self._raise_gone(answer)
-            return self._holders(answer, data)
-
-    async def secret(self) -> str:
-        """Return the secret of the crawl's agents, which its Redis keeps."""
-        async with self._one:
-            found = await self._server.agreed(self._secret, secrets.token_hex(16))
-        if len(found.encode()) < SHARED_KEY_MIN:
-            raise RegistryError(
-                f"{self._secret} in Redis at {self._server.where} has {len(found.encode())} bytes, "
-                f"expected {SHARED_KEY_MIN} or more: the suite did not write that", "damaged",
-            )  # fmt: skip
-        return found
+            return self._holders(*await self._own("overview", {}))
 
     async def ask_addresses(self, asked: AddressQuestion) -> tuple[list[int], list[str]]:
         """Ask which addresses others fetch from: see `AddressBook`, ``meet.lua``."""
@@ -334,7 +323,10 @@ class AgentRegistry(RegistryClient):
             raise FencedError("this process has not joined", again=True)
         answer, data = await self._call(script, given | self._who, more)
         if answer.code in GONE:
-            self._raise_gone(answer)
+            why, again = GONE[answer.code]
+            if not again:
+                self.lease.dropped()
+            raise FencedError(f"{why}, says Redis at {self._server.where}", again=again)
         return answer, data
 
     async def _call(
@@ -360,9 +352,3 @@ class AgentRegistry(RegistryClient):
             granted = (answer.ends - answer.now) / 1000 if answer.ends else None
             self.lease.renewed(sent, wall, granted)
         return answer, data
-
-    def _raise_gone(self, answer: RegistryAnswer) -> NoReturn:
-        why, again = GONE.get(answer.code, (answer.code, False))
-        if not again:
-            self.lease.dropped()
-        raise FencedError(f"{why}, says Redis at {self._server.where}", again=again)

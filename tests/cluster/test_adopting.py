@@ -31,8 +31,8 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     FileTransport,
     HandoverLabel,
 )
+from scrapy_spider_suite.cluster.mailbox import Outbox, OwnerRouter
 from scrapy_spider_suite.cluster.membership import MemberRecord, Membership, MemberState, Ownership
-from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ClusterError, TransportError
 from scrapy_spider_suite.frontier.entries import state_key
@@ -294,32 +294,3 @@ def test_a_file_may_take_long_to_be_packed(
     file_transport = Slow(sends)
     assert asyncio.run(adopt(tmp_path, file_transport)).urls == 5
     assert file_transport.calls == 1
-
-
-@pytest.mark.usefixtures("soon")
-@pytest.mark.parametrize("step", [0, 1_000])
-def test_what_packs_tell_goes_on_where_it_was_cut(tmp_path: Path, step: int) -> None:
-    """As often as it must, if it gets on; the patience is none here."""
-    pack(tmp_path / "packs", "a", {1: 200, 2: 404})
-
-    class Cut(Slow):
-        async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
-            self.calls += 1
-            self.count_sent(label, step * self.calls, 1_000)
-            if self.calls < 5:
-                raise TransportError("cut")
-
-    async def rebuild() -> AdoptionResult:
-        shares = Ownership(load_assignment("ring"), "a")
-        return await adopt_packs(
-            tmp_path / "packs", shares, file_transport, tmp_path / "out", crawl="crawl", view=look,
-            patience=0.0,
-        )  # fmt: skip
-
-    file_transport = Cut(sends)
-    if step:
-        assert asyncio.run(rebuild()).urls == 2
-    else:
-        with pytest.raises(TransportError, match="cut"):
-            asyncio.run(rebuild())
-    assert file_transport.calls == (5 if step else 2)

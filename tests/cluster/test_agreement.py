@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 
-from scrapy_spider_suite.cluster.agreement import AgentPhase
 from scrapy_spider_suite.cluster.assignment import Member, load_assignment
-from scrapy_spider_suite.cluster.membership import Ownership
+from scrapy_spider_suite.cluster.membership import AgentPhase, Ownership
 from scrapy_spider_suite.crawl.crawl_policy import policy_fields
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.policy import Overrides, Phases, Policy

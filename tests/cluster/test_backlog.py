@@ -19,9 +19,8 @@ from support.virtual_crawl import POLICY, WALL, entry
 from scrapy_spider_suite.cluster import lan
 from scrapy_spider_suite.cluster.assignment import load_assignment
 from scrapy_spider_suite.cluster.lan import LanMode
-from scrapy_spider_suite.cluster.mailbox import Mailbox
+from scrapy_spider_suite.cluster.mailbox import Mailbox, Outbox, OwnerRouter
 from scrapy_spider_suite.cluster.membership import Heartbeat, Ownership
-from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.cluster.transports.udp import UdpTransport
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import JoinRefusedError

@@ -14,7 +14,13 @@ from support.stub_agents import stub_agent
 from support.virtual_crawl import POLICY, WALL, entry
 
 from scrapy_spider_suite.cluster.assignment import Member, load_assignment
-from scrapy_spider_suite.cluster.mailbox import Mailbox, ReceivedRows
+from scrapy_spider_suite.cluster.mailbox import (
+    ClusterMode,
+    Mailbox,
+    Outbox,
+    OwnerRouter,
+    ReceivedRows,
+)
 from scrapy_spider_suite.cluster.membership import Ownership
 from scrapy_spider_suite.cluster.messages import (
     Acknowledgement,
@@ -26,8 +32,6 @@ from scrapy_spider_suite.cluster.messages import (
     PackedMessage,
     unpack_message,
 )
-from scrapy_spider_suite.cluster.mode import ClusterMode
-from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.store.rocks_store import RocksStore

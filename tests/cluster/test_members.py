@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from scrapy_spider_suite.cluster.membership import (
     Candidate,
-    decode_answer,
+    RegistryAnswer,
     decode_units,
     encode_units,
     join_refusal,
@@ -30,12 +30,16 @@ def answered(**given: Any) -> bytes:
     return msgspec.json.encode({"code": "ok", "now": 1, "members": [ROW | given]})
 
 
+def _answer(data: bytes) -> RegistryAnswer:
+    return msgspec.json.decode(data, type=RegistryAnswer)
+
+
 def test_members_are_sorted_by_name_and_the_active_ones_own() -> None:
     """As every agent sorts them."""
     rows = [ROW | {"name": name, "state": state} for name, state in
             (("c", "active"), ("a", "dead"), ("b", "active"))]  # fmt: skip
     data = msgspec.json.encode({"code": "ok", "now": 1, "epoch": 5, "members": rows})
-    view = decode_answer(data).view()
+    view = _answer(data).view()
     assert [row.name for row in view.rows] == ["a", "b", "c"]
     assert view.members == (("b", 1.5), ("c", 1.5))
     assert view.epoch == 5
@@ -54,7 +58,7 @@ def test_members_are_sorted_by_name_and_the_active_ones_own() -> None:
 def test_a_row_that_no_agent_has_is_refused(wrong: dict[str, Any]) -> None:
     """Whoever wrote it."""
     with pytest.raises(msgspec.ValidationError, match=next(iter(wrong))):
-        decode_answer(answered(**wrong))
+        _answer(answered(**wrong))
 
 
 @settings(max_examples=60)
@@ -62,7 +66,7 @@ def test_a_row_that_no_agent_has_is_refused(wrong: dict[str, Any]) -> None:
 def test_anything_is_refused_as_a_value_error(data: bytes) -> None:
     """Bytes of somebody else."""
     with pytest.raises((msgspec.DecodeError, UnicodeDecodeError)):
-        decode_answer(data)
+        _answer(data)
 
 
 def test_terms_have_one_form() -> None:
@@ -89,12 +93,12 @@ def test_units_are_sent_once_and_ascending() -> None:
 )  # fmt: skip
 def test_a_refusal_names_the_settings_that_help(code: str, names: list[str]) -> None:
     """So that nobody has to look for them."""
-    answer = decode_answer(msgspec.json.encode({"code": code, "now": 1}))
+    answer = _answer(msgspec.json.encode({"code": code, "now": 1}))
     said = join_refusal(answer, Candidate(**KNOWN), 0.0)
     assert [name for name in names if name in said.replace(",", "").split()] == names
 
 
 def test_a_refusal_nobody_knows_is_told_as_it_is() -> None:
     """A newer release's scripts may have more of them."""
-    answer = decode_answer(b'{"code": "mood", "now": 0}')
+    answer = _answer(b'{"code": "mood", "now": 0}')
     assert join_refusal(answer, Candidate(**KNOWN), 0.0) == "the crawl does not take a: mood"

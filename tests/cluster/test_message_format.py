@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 from support.message_transport_contract import message_of, rows_of
 
 from scrapy_spider_suite.cluster.messages import (
-    _HEAD,
     NAME_MAX,
     Acknowledgement,
     Message,
@@ -94,13 +93,10 @@ def test_names(name: str) -> None:
 
 def damaged(**parts: object) -> bytes:
     """A message of two rows in which some parts are others."""
-    values = {"magic": b"SL", "version": 1, "name": b"a", "first": 1, "last": 2, "count": 2}
+    values = {"version": 1, "name": "a", "incarnation": 1, "epoch": 1, "first": 1, "last": 2}
     values |= {"frame": zstd.compress(msgpack.packb([b"x", b"y"]))} | parts
-    head = _HEAD.pack(
-        values["magic"], values["version"], values.get("length", len(values["name"])),  # type: ignore[arg-type]
-        1, 1, values["first"], values["last"], values["count"],
-    )  # fmt: skip
-    return head + values["name"] + values["frame"]  # type: ignore[operator, no-any-return]
+    data: bytes = msgpack.packb(list(values.values()))
+    return data
 
 
 def frame(value: object) -> bytes:
@@ -118,22 +114,22 @@ def deep() -> bytes:
     [
         b"",
         b"SL",
-        damaged(magic=b"XX"),
         damaged(version=2),
-        damaged(count=0),
-        damaged(count=3),
-        damaged(count=1),
         damaged(first=2, last=1),
         damaged(last=1),
-        damaged(name=b"\xff"),
-        damaged(name=b"\n"),
-        damaged(length=0),
-        damaged(length=200),
+        damaged(name=b"a"),
+        damaged(name="\n"),
+        damaged(name=""),
+        damaged(name="a" * 65),
+        damaged(first=-1),
+        damaged(epoch=1.5),
+        damaged(more=1),
+        damaged() + b"x",
         damaged(frame=b""),
         damaged(frame=b"none"),
         damaged(frame=frame([b"x", b"y"])[:-1]),
         damaged(frame=frame([b"x", b"y"]) + b"z"),
-        damaged(frame=frame([b"x"])),
+        damaged(frame=frame([])),
         damaged(frame=frame([b"x", b"y", b"z"])),
         damaged(frame=frame([b"x", "y"])),
         damaged(frame=frame([b"x", None])),
@@ -181,6 +177,6 @@ def test_receipts() -> None:
     receipts = [Acknowledgement("a", 2**64 - 1, 1, 9), Acknowledgement("a", 3, 10, 10)]
     data = pack_acknowledgements("bä", receipts)
     assert unpack_acknowledgements(data) == ("bä", [receipt[1:] for receipt in receipts])
-    for bad in (b"", data[:-1], data[:4], b"\x00" + bytes(24), b"\x01\n" + bytes(24)):
+    for bad in (b"", data[:-1], data[:4], data + b"x", b"\x92\xa0\x90", b"\x92\xa1a\x91\x91\x01"):
         with pytest.raises(MessageError):
             unpack_acknowledgements(bad)

@@ -24,7 +24,7 @@ from support.verdict import verdict_of
 
 from scrapy_spider_suite.cluster import agent as owing
 from scrapy_spider_suite.cluster.agent import Agent
-from scrapy_spider_suite.cluster.routing import Outbox
+from scrapy_spider_suite.cluster.mailbox import Outbox
 from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader

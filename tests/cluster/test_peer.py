@@ -14,9 +14,9 @@ from support.stub_agents import stub_agent
 
 from scrapy_spider_suite.cluster import peers as module
 from scrapy_spider_suite.cluster.assignment import Member, Owners, load_assignment
-from scrapy_spider_suite.cluster.membership import Candidate, Heartbeat, Ownership
+from scrapy_spider_suite.cluster.membership import Candidate, Heartbeat, Ownership, RegistryAnswer
 from scrapy_spider_suite.cluster.peers import MemberHeartbeat
-from scrapy_spider_suite.cluster.registry import AgentRegistry, Joined
+from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.errors import FencedError, RegistryError
 
 
@@ -47,7 +47,7 @@ class Here(MemberHeartbeat):
         """See `MemberHeartbeat`."""
         return candidate(self.agent.name, id=self.crawl, number=self.number)
 
-    def joined(self, joined: Joined) -> None:
+    def joined(self, joined: RegistryAnswer) -> None:
         """See `MemberHeartbeat`."""
         self.crawl, self.number = joined.id, joined.number
 
@@ -185,7 +185,7 @@ def test_who_is_back_is_found_where_it_is_now(in_town: InTown) -> None:
         epoch = b.ownership.epoch
         _, joined = await back(town, "a", address="10.0.0.1:7001")
         await b._beat()
-        row = b.ownership.record(joined.number)
+        row = b.ownership.records[joined.number]
         assert row is not None
         assert (joined.kept, b.ownership.epoch, row.address) == (True, epoch, "10.0.0.1:7001")
 
@@ -232,7 +232,7 @@ def test_who_begins_while_the_others_close_waits_for_them(
             pass
         join = a.registry.join
 
-        async def later(asked: Candidate) -> Joined:
+        async def later(asked: Candidate) -> RegistryAnswer:
             if "asked again" in caplog.text:
                 await closing.announce_stop()
             return await join(asked)

@@ -108,7 +108,7 @@ def test_an_agent_back_within_its_grace_keeps_all_and_disturbs_nobody(in_town: I
         town.wait(GRACE - SILENCE)
         await beat(b)
         new, joined = await back(town, "a", number=1, address="10.0.0.1:7")
-        assert joined == (1, new.answer.id, True)
+        assert (joined.number, joined.id, joined.kept) == (1, new.answer.id, True)
         assert (await beat(b)).epoch == epoch
         assert b.view.row("a").address == "10.0.0.1:7"
         with pytest.raises(FencedError, match="another process") as caught:
@@ -174,7 +174,7 @@ def test_who_leaves_is_gone_when_it_holds_nothing(in_town: InTown) -> None:
         with pytest.raises(FencedError, match="has left the crawl"):
             await beat(a)
         _, joined = await back(town, "a", number=1)
-        assert joined == (1, a.answer.id, False)
+        assert (joined.number, joined.id, joined.kept) == (1, a.answer.id, False)
 
     in_town(test)
 

@@ -65,7 +65,8 @@ def test_after_a_loss_agents_come_back_under_their_numbers(in_town: InTown) -> N
             await beat(b)
         assert caught.value.again
         assert b.lease.may_fetch(town.now, town.now)
-        assert await b.join(candidate("b", id=id_, number=2)) == (2, id_, False)
+        joined = await b.join(candidate("b", id=id_, number=2))
+        assert (joined.number, joined.id, joined.kept) == (2, id_, False)
         assert await held(b) == [UNITS, 0, 0, 0]
         assert (await b.claim(EVEN, at)).units.size == UNITS // 2
         assert (await b.seize(ODD, b.answer.epoch)).units.size == 0

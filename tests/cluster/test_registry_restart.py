@@ -31,7 +31,7 @@ def test_twenty_agents_are_restarted_and_nothing_moves(in_town: InTown) -> None:
                         await beat(other)
             await agents[number % 20].seize(ALL, epoch)
             agents[number - 1], joined = await back(town, names[number - 1], number=number)
-            assert joined == (number, agent.answer.id, True)
+            assert (joined.number, joined.id, joined.kept) == (number, agent.answer.id, True)
         answers = [await beat(agent) for agent in agents]
         assert {(answer.epoch, answer.era, answer.moves) for answer in answers} == before
         assert (await agents[-1].holders()).holders.tolist() == holders.tolist()

@@ -16,13 +16,13 @@ from support.virtual_agents import Agents
 from support.virtual_crawl import POLICY, WALL, all_urls, entry, trees
 
 from scrapy_spider_suite.cluster.assignment import load_assignment
+from scrapy_spider_suite.cluster.mailbox import FIRST_ROW_NUMBER, Outbox, OwnerRouter, unpack_rows
 from scrapy_spider_suite.cluster.messages import MessagePacker
-from scrapy_spider_suite.cluster.routing import FIRST_ROW_NUMBER, Outbox, OwnerRouter, unpack_rows
 from scrapy_spider_suite.cluster.transports.udp import BOUNDS
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.crawl.seeds import seed_scheduler
-from scrapy_spider_suite.errors import JobDamagedError, MessageError
+from scrapy_spider_suite.errors import MessageError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.store.interface import KV, MemoryKV, MemoryStore
@@ -132,17 +132,6 @@ def test_an_outbox_is_a_list_for_each(steps: list[tuple[str, bool, int]]) -> Non
         for name, rows in model.items():
             assert dict(outbox.rows(name)) == rows
         assert outbox.receivers == {name: len(rows) for name, rows in model.items() if rows}
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [(b"r\xff\0" + bytes(8), b""), (b"n\xff", bytes(8)), (b"nb", b"short")]
-)
-def test_a_damaged_outbox_is_named(key: bytes, value: bytes) -> None:
-    """And nothing else is made of it."""
-    kv = MemoryKV()
-    kv.put(key, value)
-    with pytest.raises(JobDamagedError, match="outbox"):
-        Outbox(kv)
 
 
 # Routing

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from scrapy.settings import Settings
 
-from scrapy_spider_suite.cluster.agreement import shared_settings
 from scrapy_spider_suite.cluster.assignment import load_assignment
+from scrapy_spider_suite.cluster.membership import shared_settings
 from scrapy_spider_suite.runtime import clock
 from scrapy_spider_suite.settings.suite import SuiteSettings
 

@@ -11,13 +11,13 @@ from msgspec.structs import replace
 from support.handover_sides import DONE, Side, drain, label, units_of
 from support.virtual_crawl import entry
 
+from scrapy_spider_suite.cluster.handover.dump import kind_of_row
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverLabel,
     HandoverWriter,
     ItemKind,
     pack_units,
 )
-from scrapy_spider_suite.cluster.handover.row_kinds import kind_of_row
 from scrapy_spider_suite.errors import HandoverFileError
 from scrapy_spider_suite.frontier.entries import host_key, state_key
 from scrapy_spider_suite.frontier.outcomes import State

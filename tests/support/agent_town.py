@@ -13,7 +13,7 @@ import pytest
 from scrapy_spider_suite.cluster import redis_server, registry
 from scrapy_spider_suite.cluster.assignment import Units
 from scrapy_spider_suite.cluster.membership import AgentLease, Candidate, Heartbeat, RegistryAnswer
-from scrapy_spider_suite.cluster.registry import AgentRegistry, ClusterAdmin, Joined
+from scrapy_spider_suite.cluster.registry import AgentRegistry, ClusterAdmin
 from scrapy_spider_suite.frontier.entries import UNITS
 from support.redis_servers import RedisServer
 
@@ -98,7 +98,7 @@ def candidate(name: str, **given: Any) -> Candidate:
     return Candidate(name=name, **(known | given))
 
 
-async def back(town: Town, name: str, **given: Any) -> tuple[AgentRegistry, Joined]:
+async def back(town: Town, name: str, **given: Any) -> tuple[AgentRegistry, RegistryAnswer]:
     """A new process of *name*, and how it was taken."""
     here = town.registry()
     return here, await here.join(candidate(name, **given))

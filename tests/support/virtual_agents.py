@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 
 from scrapy_spider_suite.cluster.assignment import Assignment, Member, OwnerTable
-from scrapy_spider_suite.cluster.routing import Outbox, OwnerOf, OwnerRouter, unpack_rows
+from scrapy_spider_suite.cluster.mailbox import Outbox, OwnerOf, OwnerRouter, unpack_rows
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.rocks_store import Store
 from support.virtual_crawl import POLICY, Crawl, Web

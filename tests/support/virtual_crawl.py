@@ -14,7 +14,7 @@ from itertools import count
 from pathlib import Path
 from random import Random
 
-from scrapy_spider_suite.cluster.routing import OwnerRouter
+from scrapy_spider_suite.cluster.mailbox import OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.crawl.queue.leases import Lease
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Order, state_key

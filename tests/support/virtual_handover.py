@@ -13,6 +13,7 @@ from scrapy_spider_suite.cluster.assignment import Assignment, Units
 from scrapy_spider_suite.cluster.handover.handover import Handover
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import FileTransport
+from scrapy_spider_suite.cluster.mailbox import Outbox, OwnerRouter
 from scrapy_spider_suite.cluster.membership import (
     Holders,
     MemberRecord,
@@ -21,7 +22,6 @@ from scrapy_spider_suite.cluster.membership import (
     Ownership,
 )
 from scrapy_spider_suite.cluster.registry import MovedUnits
-from scrapy_spider_suite.cluster.routing import Outbox, OwnerRouter
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.cluster.transports.tcp import TcpTransport
 from scrapy_spider_suite.frontier.entries import UNITS

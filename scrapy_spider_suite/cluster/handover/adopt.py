@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import secrets
 import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
@@ -15,20 +14,16 @@ from typing import Final, NamedTuple
 from scrapy_spider_suite.cluster.assignment import Units
 from scrapy_spider_suite.cluster.handover.handover import Handover
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
-from scrapy_spider_suite.cluster.handover.handover_file import (
-    FileTransport,
-    HandoverLabel,
-    HandoverWriter,
-    ItemKind,
-    pack_units,
-)
+from scrapy_spider_suite.cluster.handover.handover_file import FileTransport
+from scrapy_spider_suite.cluster.handover.load import write_state
+from scrapy_spider_suite.cluster.mailbox import Outbox, unpack_rows
 from scrapy_spider_suite.cluster.membership import Membership, MemberState, Ownership
 from scrapy_spider_suite.cluster.registry import MovedUnits
-from scrapy_spider_suite.cluster.routing import Outbox, unpack_rows
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ClusterError, MessageError, TransportError
-from scrapy_spider_suite.frontier.entries import Entry, host_key, state_key
+from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.frontier.outcomes import State, event_of_status
+from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.packs.pack_file import is_pack, plain_name
 from scrapy_spider_suite.packs.reader import pack_entries
 from scrapy_spider_suite.runtime.tasks import cancel_tasks
@@ -39,8 +34,7 @@ from scrapy_spider_suite.urls.hosts import host_of_any
 logger = logging.getLogger(__name__)
 
 PATIENCE: Final = 120.0  # seconds without progress after which an adoption fails
-PACKED_URLS: Final = 200_000  # URLs of a file made of packs
-
+PACKED_URLS: Final = 200_000  # URLs of packs that are given at a time
 _CALLED_OFF: Final = "sent_called_off"
 _BEAT: Final = 1.0
 _ROWS: Final = 200
@@ -49,18 +43,11 @@ FetchMembership = Callable[[], Awaitable[Membership]]
 
 
 class AdoptionResult(NamedTuple):
-    """Counts of an adoption.
-
-    Attributes:
-        links: rows of the outbox that were put back into the queues.
-        unread: unreadable rows of the outbox.
-    """
-
     files: int
     hosts: int
     urls: int
-    links: int = 0
-    unread: int = 0
+    links: int = 0  # rows of the outbox that were put back into the queues
+    unread: int = 0  # rows of the outbox that cannot be read
 
 
 async def adopt_directory(
@@ -69,18 +56,11 @@ async def adopt_directory(
     crawl: str, view: FetchMembership, say: Callable[[str], None] = logger.info,
     patience: float = PATIENCE,
 ) -> AdoptionResult:  # fmt: skip
-    """Give all hosts of *store*, which is locked as by a crawl, to their owners.
+    """Give all hosts of *store*, locked as by a crawl, to their owners, by files in *folder*.
 
-    Args:
-        ownership: new, by the dead agent's name, as is *file_transport*.
-        folder: for hand-over files.
-        crawl: the id of the crawl.
-        say: told the progress.
-
-    Raises:
-        ClusterError: the agent is still a member, or there is no other agent.
-        TransportError: no progress for *patience* seconds; delivered files stay delivered.
-        JobError: URLs are known by fingerprints, and units do not lie together.
+    *ownership* and *file_transport* are new, by the dead agent's name; *crawl* is the id. Raises
+    `ClusterError`: the agent is still a member, or there is no other; `TransportError`: no progress
+    for *patience* seconds, and delivered files stay delivered; see `HandoverContext.refuse_sieve`.
     """
     await _update_members(ownership, view)
 
@@ -180,67 +160,32 @@ def states_in_packs(folder: Path, agent: str) -> Iterator[tuple[str, str, UrlSta
 
 
 async def adopt_packs(
-    folder: Path, ownership: Ownership, file_transport: FileTransport, out: Path, *, crawl: str,
+    packs: Path, ownership: Ownership, file_transport: FileTransport, folder: Path, *, crawl: str,
     view: FetchMembership, patience: float = PATIENCE,
 ) -> AdoptionResult:  # fmt: skip
     """Tell the owners the pages that the agent of *ownership*, whose disk is lost, has fetched.
 
-    Arguments and errors as `adopt_directory`; *folder* has its packs.
+    Makes a store of them in the empty *folder*. Other arguments and errors as `adopt_directory`.
     """
     await _update_members(ownership, view)
-    out.mkdir(parents=True, exist_ok=True)
-    found, files, urls = states_in_packs(folder, ownership.name), 0, 0
-    hosts = set[int]()
-    while portion := list(islice(found, PACKED_URLS)):
-        urls += len(portion)
-        hosts |= {hash(host) for host, _, _ in portion}
-        for number, units in ownership.units_of_others().items():
-            row = ownership.record(number)
-            if row is None:
-                continue
-            numbers = frozenset(units.tolist())
-            label = HandoverLabel(
-                secrets.token_hex(8), crawl, ownership.name, row.name, pack_units(numbers)
-            )
-            path = out / label.file_id
-            if _write_states(path, label, portion, ownership, numbers):
-                await _deliver(file_transport, path, label, row.address, patience)
-                files += 1
-            path.unlink(missing_ok=True)
-        await _update_members(ownership, view)
+    folder.mkdir(parents=True, exist_ok=True)
+    store, now = RocksStore(folder / "store"), time.time()
+    frontier = Frontier(store, Policy(), now=now, wall=now, capacity=0)
+    context = HandoverContext(frontier, store, ownership, lambda: (time.time(), time.time()))
+    found, files, urls, hosts = states_in_packs(packs, ownership.name), 0, 0, set[int]()
+    try:
+        while portion := list(islice(found, PACKED_URLS)):
+            for host, url, state in portion:
+                write_state(context, host, state_key(host, url), state)
+            hosts |= {hash(host) for host, _, _ in portion}
+            given = await adopt_directory(
+                frontier, store, ownership, file_transport, folder / "out", crawl=crawl, view=view,
+                patience=patience,
+            )  # fmt: skip
+            files, urls = files + given.files, urls + given.urls
+    finally:
+        store.close()
     return AdoptionResult(files, len(hosts), urls)
-
-
-def _write_states(
-    path: Path, label: HandoverLabel, portion: list[tuple[str, str, UrlState]],
-    ownership: Ownership, numbers: frozenset[int],
-) -> int:  # fmt: skip
-    count, unit = 0, ownership.assignment.unit
-    with HandoverWriter(path, label) as writer:
-        for host, url, state in portion:
-            if unit(host, url) in numbers:
-                name = state_key(host, url)[len(host_key(host)) :]
-                writer.put([ItemKind.STATE, host, name, state.to_bytes()])
-                count += 1
-    return count
-
-
-async def _deliver(
-    file_transport: FileTransport, path: Path, label: HandoverLabel, address: str, patience: float
-) -> None:
-    sent, until = file_transport.sent(label), time.monotonic() + patience
-    while True:
-        try:
-            await file_transport.deliver(path, label, address)
-        except TransportError:
-            if (now := file_transport.sent(label)) != sent:
-                sent, until = now, time.monotonic() + patience
-            elif time.monotonic() > until:
-                raise
-            await asyncio.sleep(_BEAT)
-        else:
-            file_transport.withdraw(label)
-            return
 
 
 def lost_urls(facts: Mapping[str, str | int | float | None], found: int) -> int:

@@ -23,7 +23,6 @@ import numpy as np
 from scrapy_spider_suite.cluster.assignment import Units
 from scrapy_spider_suite.cluster.handover.dump import HostDump, unfinished_dumps
 from scrapy_spider_suite.cluster.handover.handover_context import (
-    RETRY,
     WAIT,
     HandoverContext,
     Steps,
@@ -53,7 +52,6 @@ from scrapy_spider_suite.runtime.text import counted
 
 FILE_URLS: Final = 50_000
 """URLs of a file, unless one unit has more: bounds standstill of hosts and disk use."""
-
 MAX_PASSES: Final = 8  # most files for all units where each file takes a pass over the store
 SILENCE: Final = 30.0  # seconds without progress after which a file is called off
 MAX_TRIES: Final = 5  # failed writes of the store after which a file is postponed
@@ -83,16 +81,9 @@ class OutgoingFile:
 class Handover:
     """The hand-overs of one agent; `inbox` receives for the transport.
 
-    Made before any fetch: units under way at a kill are held back.
-
-    Args:
-        folder: of this agent alone, for outgoing files.
-        give: `AgentRegistry.give`.
-        update_holders: raises as the registry does.
-
-    Raises:
-        JobError: see `HandoverContext.refuse_sieve`.
-        OSError: the folder cannot be made.
+    Made before any fetch: units under way at a kill are held back. *folder*: of this agent alone,
+    for outgoing files. *give*: `AgentRegistry.give`. Raises `OSError`; see
+    `HandoverContext.refuse_sieve`.
     """
 
     def __init__(
@@ -208,9 +199,11 @@ class Handover:
             self._search = asyncio.get_running_loop().create_task(self._search_rows(unknown))
         now = time.monotonic()
         for number, mask in self._due().items():
-            if number not in self._tasks and self._waits.get(number, (0.0, 0.0))[0] <= now:
-                row, part = self._ownership.record(number), self._portion(mask)
-                label = self._label(secrets.token_hex(8), "" if row is None else row.name, part)
+            row = self._ownership.records.get(number)
+            waits = number in self._tasks or self._waits.get(number, (0.0, 0.0))[0] > now
+            if row is not None and not waits:
+                part = self._portion(mask)
+                label = self._label(secrets.token_hex(8), row.name, part)
                 outgoing = OutgoingFile(label, self._folder / label.file_id, number, part)
                 task = asyncio.get_running_loop().create_task(self._send(outgoing))
                 task.add_done_callback(lambda done: self.poke())
@@ -340,7 +333,7 @@ class Handover:
         return False
 
     async def _try_once(self, outgoing: OutgoingFile) -> bool:
-        row = self._ownership.record(outgoing.number)
+        row = self._ownership.records.get(outgoing.number)
         if row is None:
             return False
         delivery = asyncio.ensure_future(
@@ -428,16 +421,11 @@ class Handover:
 
 
 class Receiver:
-    """A `FileReceiver` that merges into the frontier of *context*.
-
-    Attributes:
-        at_work: files being merged.
-        counts: files, hosts, urls, bytes.
-    """
+    """A `FileReceiver` that merges into the frontier of *context*."""
 
     def __init__(self, context: HandoverContext) -> None:
-        self.at_work = 0
-        self.counts: Counter[str] = Counter()
+        self.at_work = 0  # files being merged
+        self.counts: Counter[str] = Counter()  # files, hosts, urls, bytes
         self.ready = asyncio.Event()
         self._context = context
         self._failed = _no_units()  # units held back by files that failed
@@ -512,9 +500,13 @@ class Receiver:
         while units.by_host and any(map(units.has_host, fronts.hosts_leased())):
             await asyncio.sleep(WAIT)  # until no host of the units is being fetched
         load = HostLoad(context, units, path, label)
+
+        def steps() -> Steps:
+            yield from load.merge()
+            yield from context.sync()
+
         try:
-            await context.run_durably(load.merge, tries=MAX_TRIES)
-            await self._sync_store()
+            await context.run_durably(steps, tries=MAX_TRIES)
         except StoreWriteError as error:
             raise TransportError(str(error)) from error
         hosts, urls = load.counts[ItemKind.HOST], _urls_in(load.counts)
@@ -523,19 +515,6 @@ class Receiver:
             "received hand-over file %s from %s: %s, %s, in %.1f s", label.file_id, label.sender,
             counted(hosts, "host"), counted(urls, "URL"), time.perf_counter() - begin,
         )  # fmt: skip
-
-    async def _sync_store(self) -> None:
-        """Have the rows on the medium: the sender forgets them."""
-        for tries in range(MAX_TRIES, 0, -1):
-            try:
-                await asyncio.to_thread(self._context.store.sync_log)
-            except StoreWriteError as error:
-                self._context.warnings.say("store", error)
-                if tries == 1:
-                    raise
-                await asyncio.sleep(RETRY)
-            else:
-                return
 
     def _check(self, label: HandoverLabel) -> None:
         own = self._context.ownership.name

@@ -33,7 +33,6 @@ Steps = Generator[bool, None, None]
 """Portions of work; True: it waits."""
 Clock = Callable[[], tuple[float, float]]
 """Returns the time of the frontier, and wall time."""
-
 MAPPING: Final = "handover"  # the mapping of a store that lists dumps and progress of loads
 WAIT: Final = 0.05  # seconds until waiting work is tried again
 BACKLOG: Final = 2_000  # operations on the store after which they are written
@@ -45,13 +44,7 @@ _AT_ONCE: Final = 0.004  # seconds for which a step itself waits for a thread
 class HandoverContext:
     """Parts of *frontier*, its *store*, owners and holders of units, for hand-overs.
 
-    Args:
-        changed: called when other units are held back.
-        open_sieve: gives the store a sieve; None: impossible.
-
-    Attributes:
-        crawl_id: set before the first hand-over.
-        portions: steps done, except waits.
+    *changed* is called when other units are held back; *open_sieve* gives the store a sieve.
     """
 
     def __init__(
@@ -69,8 +62,8 @@ class HandoverContext:
         self.flush, self.sift = frontier.flush, frontier.admission.sift
         self.open_sieve = open_sieve
         self.foreign_units = ForeignUnits(ownership)
-        self.crawl_id = ""
-        self.portions = 0
+        self.crawl_id = ""  # set before the first hand-over
+        self.portions = 0  # steps done, except waits
         self.warnings = WarnOnce(logger, "hand-over")
         self._changed = changed
         self._one_job = asyncio.Lock()
@@ -133,6 +126,10 @@ class HandoverContext:
             if waits:
                 await asyncio.sleep(WAIT)
 
+    def sync(self) -> Steps:
+        """Have the rows on the medium: the sender forgets them."""
+        yield from _run_in_thread(_sync_log(self.store))
+
     # Rules of both sides
 
     def refuse_sieve(self, units: UnitSet) -> None:
@@ -193,12 +190,9 @@ class HandoverContext:
     ) -> Steps:
         """Run the steps of *work* in a thread while no flush runs or can begin."""
         while not sieved.lock():
-            flush = sieved.sieve.under_way
-            if flush is None or flush.decided:
+            if sieved.sieve.under_way is None:
                 yield True  # another caller holds it
-            else:
-                self.flush()
-                yield from _run_in_thread(_step_flush(self.store, flush))
+            yield from self.finish_flush()
         try:
             yield from _run_in_thread(work())
         finally:
@@ -250,8 +244,13 @@ def _has_links(
     return False
 
 
-def _step_flush(store: RocksStore, flush: Flush) -> Generator[None, None, None]:
+def _sync_log(store: RocksStore) -> Generator[None, None, None]:
     store.sync_log()
+    yield
+
+
+def _step_flush(store: RocksStore, flush: Flush) -> Generator[None, None, None]:
+    yield from _sync_log(store)
     while flush.step():
         yield
 

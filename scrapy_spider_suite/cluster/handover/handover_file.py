@@ -21,7 +21,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import re
 import struct
 from abc import ABC, abstractmethod
 from collections import Counter
@@ -31,10 +30,10 @@ from dataclasses import dataclass
 from enum import IntEnum
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Protocol
+from typing import Annotated, Any, Final, NamedTuple, Protocol
 from urllib.parse import quote
 
-import msgpack  # type: ignore[import-untyped]
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import xxhash
@@ -50,10 +49,8 @@ MAGIC: Final = b"SUITE-H\1"
 CHUNK: Final = 1 << 16  # bytes of items, decompressed, at which a chunk is full
 RAW_MAX: Final = 64 << 20
 """Most bytes of a chunk, decompressed: a chunk, and one request of a spider."""
-
 _HEAD: Final = struct.Struct(">IIQ")
 _LEVEL: Final = 3
-_UNREADABLE: Final = (MessageError, ValueError, TypeError, RecursionError, msgpack.UnpackException)
 
 
 class ItemKind(IntEnum):
@@ -76,14 +73,11 @@ Mask = npt.NDArray[np.bool_]
 class HandoverLabel(NamedTuple):
     """Identifies a file: *file_id* is new with each packing; *units*: see `pack_units`."""
 
-    file_id: str
-    crawl: str
+    file_id: Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9_-]{1,64}\Z")]
+    crawl: Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
     sender: str
     receiver: str
-    units: bytes
-
-
-_LABEL_TYPES: Final = [str, str, str, str, bytes]
+    units: Annotated[bytes, msgspec.Meta(min_length=UNITS // 8, max_length=UNITS // 8)]
 
 
 class HandoverWriter:
@@ -93,14 +87,14 @@ class HandoverWriter:
         self._file = path.open("wb")
         self._file.write(MAGIC)
         self._at = len(MAGIC)
-        self._items: list[bytes] = []
+        self._items: list[msgspec.Raw] = []
         self._size = 0
-        self._chunk(msgpack.packb(label))
+        self._chunk(msgspec.msgpack.encode(label))
 
     def put(self, item: Item) -> bool:
         """Add *item*; return whether a chunk was written."""
-        data = msgpack.packb(item)
-        self._items.append(data)
+        data = msgspec.msgpack.encode(item)
+        self._items.append(msgspec.Raw(data))
         self._size += len(data)
         if self._size < CHUNK:
             return False
@@ -109,8 +103,7 @@ class HandoverWriter:
 
     def _cut(self) -> None:
         if self._items:
-            head = msgpack.Packer().pack_array_header(len(self._items))
-            self._chunk(b"".join((head, *self._items)))
+            self._chunk(msgspec.msgpack.encode(self._items))
             self._items.clear()
             self._size = 0
 
@@ -127,15 +120,14 @@ class HandoverWriter:
         """Finish the file, unless an error broke it off."""
         if kind is None:
             self._cut()
-            self._chunk(msgpack.packb([]))
+            self._chunk(msgspec.msgpack.encode([]))
         self._file.close()
 
 
 class HandoverReader:
-    """Reads the file at *path*. Methods raise `HandoverFileError`.
+    """Reads the file at *path*; *first*: offset of the first items.
 
-    Attributes:
-        first: offset of the first items.
+    Raises `HandoverFileError`, as do its methods.
     """
 
     def __init__(self, path: Path) -> None:
@@ -157,9 +149,9 @@ class HandoverReader:
         """Return the items at offset *at* and the next offset; no items: the end."""
         items, end = self._chunk(at)
         if not all(isinstance(item, list) and item for item in items):
-            raise HandoverFileError(f"{self.path} holds what no agent writes, at byte {at}")
+            raise self._fault(at, "it holds what no agent writes")
         if not items and end != os.fstat(self._file.fileno()).st_size:
-            raise HandoverFileError(f"{self.path} goes on behind its end, at byte {end}")
+            raise self._fault(end, "it goes on behind its end")
         return items, end
 
     def chunks(self) -> Iterator[tuple[list[Item], int]]:
@@ -171,28 +163,25 @@ class HandoverReader:
     def _chunk(self, at: int) -> tuple[list[Any], int]:
         self._file.seek(at)
         head = self._file.read(_HEAD.size)
-        if len(head) < _HEAD.size:
-            raise HandoverFileError(f"{self.path} is cut, at byte {at}")
-        packed, size, sum_ = _HEAD.unpack(head)
+        packed, size, sum_ = _HEAD.unpack(head.ljust(_HEAD.size, b"\0"))
         if max(packed, size) > RAW_MAX:
-            raise HandoverFileError(
-                f"{self.path} is damaged, at byte {at}: a chunk of {size:,} bytes"
-            )
-        if os.fstat(self._file.fileno()).st_size < at + _HEAD.size + packed:
-            raise HandoverFileError(f"{self.path} is cut, at byte {at}")
+            raise self._fault(at, f"it is damaged: a chunk of {size:,} bytes")
         frame = self._file.read(packed)
+        if len(head) < _HEAD.size or len(frame) < packed:
+            raise self._fault(at, "it is cut")
         if xxhash.xxh3_64_intdigest(frame, at) != sum_:
-            raise HandoverFileError(f"{self.path} is damaged, at byte {at}")
+            raise self._fault(at, "it is damaged")
         try:
             raw = decompress(frame, size)
-            found = msgpack.unpackb(raw, max_ext_len=0)
-        except _UNREADABLE as error:
-            raise HandoverFileError(
-                f"{self.path}, at byte {at}: it cannot be read ({error})"
-            ) from error
-        if len(raw) != size or not isinstance(found, list):
-            raise HandoverFileError(f"{self.path}, at byte {at}: it holds what no agent writes")
+            found = msgspec.msgpack.decode(raw, type=list[Any])
+        except (MessageError, ValueError, RecursionError) as error:
+            raise self._fault(at, f"it cannot be read ({error})") from error
+        if len(raw) != size:
+            raise self._fault(at, "it holds what no agent writes")
         return found, at + _HEAD.size + packed
+
+    def _fault(self, at: int, why: str) -> HandoverFileError:
+        return HandoverFileError(f"{self.path}, at byte {at}: {why}")
 
     def __enter__(self) -> HandoverReader:
         return self
@@ -214,17 +203,12 @@ def intact_length(path: Path, label: HandoverLabel) -> int:
 
 
 class UnitSet:
-    """Some units of an assignment.
-
-    Attributes:
-        by_host: the unit depends on the host alone.
-        slots: the unit is the host's slot, so that its rows lie together.
-    """
+    """Some units of an assignment."""
 
     def __init__(self, assignment: Assignment, units: Iterable[int]) -> None:
         self.numbers = frozenset(units)
-        self.by_host = assignment.by_host
-        self.slots = isinstance(assignment, Ring)
+        self.by_host = assignment.by_host  # the unit depends on the host alone
+        self.slots = isinstance(assignment, Ring)  # it is the host's slot: its rows lie together
         self._unit = assignment.unit
 
     def has_host(self, host: str) -> bool:
@@ -259,11 +243,8 @@ def unpack_units(data: bytes) -> Mask:
 
 
 PIECE: Final = 1 << 16  # bytes sent at a time
-
 RESERVE: Final = 64 << 20
 """Bytes of a disk that stay free, besides the size of the file, which is merged."""
-
-_ID: Final = re.compile(r"[A-Za-z0-9_-]{1,64}")
 
 
 class FileReceiver(Protocol):
@@ -298,12 +279,8 @@ class FileTransport(ABC):
     """Sends and receives several files; used in the thread of one event loop.
 
     Either end may be killed: a transfer resumes at the intact part. The sender keeps a file until
-    the receiver stores it. A file offered twice is acknowledged again.
-
-    Attributes:
-        address: where other agents send files, once started; for the member's record.
-        rate: most bytes a second that go out; 0: unlimited.
-        signs: signs of life of receivers at work.
+    the receiver stores it. A file offered twice is acknowledged again. *rate*: most bytes a second
+    that go out; 0: unlimited.
     """
 
     inbox: FileReceiver
@@ -311,8 +288,8 @@ class FileTransport(ABC):
     def __init__(self, rate: float) -> None:
         self.counters = FileCounters()
         self.rate, self._free_at = rate, 0.0
-        self.address = ""
-        self.signs = 0
+        self.address = ""  # where other agents send files, once started; for the member's record
+        self.signs = 0  # signs of life of receivers at work
         self._sent: Counter[str] = Counter()
         self._once = WarnOnce(logging.getLogger(type(self).__module__), "hand-over")
 
@@ -371,19 +348,12 @@ class FileTransport(ABC):
 
 def decode_label(row: Sequence[Any]) -> HandoverLabel:
     """Return the label in *row*. Raises `HandoverFileError`."""
-    if [type(each) for each in row] != _LABEL_TYPES:
-        raise HandoverFileError("a hand-over file without a label")
-    label = HandoverLabel(*row)
-    unpack_units(label.units)
     try:
-        if not _ID.fullmatch(label.file_id) or not 0 < len(label.crawl) <= 256:
-            raise ValueError("no such file or crawl")
+        label = msgspec.convert(row, HandoverLabel)
         encode_name(label.sender)
         encode_name(label.receiver)
     except ValueError as error:
-        raise HandoverFileError(
-            f"a hand-over file with a label that no agent writes: {error}"
-        ) from error
+        raise HandoverFileError(f"a hand-over file with a wrong label: {error}") from error
     return label
 
 

@@ -10,7 +10,6 @@ by a flush of the sieve; then URLs that are done are unqueued, except for forced
 
 from __future__ import annotations
 
-import struct
 from collections import Counter
 from collections.abc import Generator, Iterator
 from itertools import islice
@@ -21,12 +20,15 @@ import msgpack  # type: ignore[import-untyped]
 import numpy as np
 import xxhash
 
-from scrapy_spider_suite.cluster.handover.dump import PIECE, PLAN, REQUEST_KEY, ROWS, item_weight
-from scrapy_spider_suite.cluster.handover.handover_context import (
-    HandoverContext,
-    Steps,
-    is_forced,
+from scrapy_spider_suite.cluster.handover.dump import (
+    PIECE,
+    PLAN,
+    REQUEST_KEY,
+    ROWS,
+    item_weight,
+    kind_of_row,
 )
+from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext, Steps, is_forced
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverLabel,
     HandoverReader,
@@ -35,10 +37,9 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     UnitSet,
     pack_units,
 )
-from scrapy_spider_suite.cluster.handover.row_kinds import kind_of_row
-from scrapy_spider_suite.cluster.routing import unpack_foreign_row
+from scrapy_spider_suite.cluster.mailbox import unpack_foreign_row
 from scrapy_spider_suite.crawl.queue.traps import unpack
-from scrapy_spider_suite.errors import HandoverFileError, JobDamagedError
+from scrapy_spider_suite.errors import HandoverFileError
 from scrapy_spider_suite.frontier.entries import Entry, host_key, sequence_of
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.seen import fingerprints
@@ -53,35 +54,17 @@ _RANK: Final = {State.PENDING: 0, State.FAILED: 1, State.DONE: 2}
 _END: Final = -1
 _MOST_DROPS: Final = 1 << 31  # exclusive bound of a host's drops, a count of four bytes
 _CONFLICT: Final = b"d"
-_UNTIL: Final = struct.Struct(">Q")
 _ROW, _FORCED, _REPLACES, _STATE = b"r", b"a", b"i", b"s"
 """What came: a row; a forced row; a row that replaces another one; a state."""
 _UNTRIED: Final = UrlState(State.PENDING)
 
 
 class ConflictMark(NamedTuple):
-    """What came for a pending URL.
+    """What came for a pending URL."""
 
-    Attributes:
-        until: sequence number of the last row here then.
-        data: a packed state, or the digest of a row's request.
-    """
-
-    until: int
+    until: int  # sequence number of the last row here then
     kind: bytes
-    data: bytes
-
-    def to_bytes(self) -> bytes:
-        return _UNTIL.pack(self.until) + self.kind + self.data
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> ConflictMark:
-        """Raises `JobDamagedError`."""
-        at = _UNTIL.size
-        try:
-            return cls(_UNTIL.unpack_from(data)[0], data[at : at + 1], data[at + 1 :])
-        except struct.error as error:
-            raise JobDamagedError(f"what waits twice cannot be read ({error})") from error
+    data: bytes  # a packed state, or the digest of a row's request
 
 
 class Conflicts:
@@ -106,12 +89,12 @@ class Conflicts:
 
     def _mark(self, key: bytes, kind: bytes, data: bytes) -> None:
         mark = ConflictMark(self._context.states.counters.sequence, kind, data)
-        self._kv.put(_CONFLICT + key, mark.to_bytes())
+        self._kv.put(_CONFLICT + key, msgpack.packb(mark))
 
     def settle(self) -> Steps:
         """Decide the marks of broken-off merges, which may never go on."""
         rows = (msgpack.unpackb(data) for _, data in self._kv.items(_LOADED))
-        since = [LoadPosition(*map(int, row)).since for row in rows if row[0] != _END]
+        since = [LoadPosition(*row).since for row in rows if row[0] != _END]
         yield from self.decide(min(since, default=self._context.states.counters.sequence))
 
     def decide(self, since: int) -> Iterator[bool]:
@@ -124,7 +107,7 @@ class Conflicts:
             while rows := list(islice(self._kv.items(prefix), ROWS)):
                 for key, data in rows:
                     self._kv.delete(key)
-                    mark = ConflictMark.from_bytes(data)
+                    mark = ConflictMark(*msgpack.unpackb(data))
                     if mark.kind == _STATE:  # no row of the URL waits any more
                         self._conclude(host, key[len(_CONFLICT) :], mark)
                 yield False
@@ -135,7 +118,7 @@ class Conflicts:
             for entry in entries:
                 mark = self._kv.get(_CONFLICT + entry.identity)
                 if mark is not None:
-                    again = self._judge(entry, ConflictMark.from_bytes(mark), since) or again
+                    again = self._judge(entry, ConflictMark(*msgpack.unpackb(mark)), since) or again
                 after = entry.key
             yield False
         return again
@@ -157,7 +140,7 @@ class Conflicts:
                 self._context.unqueue(entry)
             return False
         if asked and same and mark.kind == _ROW:
-            self._kv.put(_CONFLICT + entry.identity, mark._replace(kind=_REPLACES).to_bytes())
+            self._kv.put(_CONFLICT + entry.identity, msgpack.packb(mark._replace(kind=_REPLACES)))
             return True
         if asked:
             goes = same and mark.kind == _FORCED
@@ -252,12 +235,7 @@ class HostLoad:
         data = self._kv.get(self._key)
         if data is None:
             return LoadPosition(first, 0, self._context.states.counters.sequence)
-        try:
-            return LoadPosition(*map(int, msgpack.unpackb(data)))
-        except (ValueError, TypeError) as error:
-            raise JobDamagedError(
-                f"how far a hand-over file is merged cannot be read ({error})"
-            ) from error
+        return LoadPosition(*msgpack.unpackb(data))
 
     # Checking
 

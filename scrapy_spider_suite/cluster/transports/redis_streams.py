@@ -1,11 +1,4 @@
-"""Messages through Redis streams.
-
-=============================== =====================================================
-key                             what
-=============================== =====================================================
-``suite:{CRAWL}:inbox:NAME``    messages for agent NAME, one an entry
-``suite:{CRAWL}:receipts:NAME`` acknowledgements for agent NAME
-=============================== =====================================================
+"""Messages through Redis streams: an inbox of each agent, and acknowledgements for it.
 
 Each agent is the one consumer of one group: unacknowledged entries stay pending for its next
 process. The sender checks now and then whether a message still lies in the inbox, and puts it
@@ -56,25 +49,13 @@ logger = logging.getLogger(__name__)
 _LOST: Final = "NOGROUP", "UNBLOCKED"
 """How errors begin when stream or group are gone; the second for a waiting client in some releases.
 """
-
 GROUP: Final = "agents"
 CONSUMER: Final = "agent"
 
 StreamEntry = tuple[bytes, dict[bytes, bytes]]
 """Name and fields; no fields if it was removed while pending."""
-
-
-def _entries(answer: Any) -> Iterator[StreamEntry]:
-    streams = answer.values() if isinstance(answer, dict) else [each[1] for each in answer or ()]
-    for entries in streams:
-        for entry in entries:
-            for name, fields in [entry] if isinstance(entry, tuple) else entry:
-                yield name, fields or {}
-
-
 FIRST_PAUSE, MOST_PAUSE = 0.25, 10.0
 """Seconds until a refused message is offered again: at first, and at most."""
-
 MOST_CHECK: Final = 600.0  # most seconds between two checks of a message in an inbox
 
 
@@ -143,11 +124,8 @@ class SendQueue:
 BOUNDS: Final = MessageLimits(48 << 10, 1 << 20, 1 << 20)  # messages of some 1,500 URLs
 BATCH: Final = 16  # messages put into inboxes by one call
 RECEIPTS: Final = 200  # receipts sent, or read, by one call
-
 RECEIPTS_MAX: Final = 10_000
-
 _FENCED: Final = -1  # answer of a script that did nothing, since the process is not the member
-
 _TROUBLE: Final = (RedisError, *LOST)
 
 _Asked = tuple[str, str, tuple[Any, ...]]  # name of a script, its key, its arguments
@@ -184,7 +162,7 @@ class RedisStreams:
         self._keys = RedisKeys(crawl)
         self._fence = self._keys.members, name, f"{incarnation:016x}"
         self._scripts = {
-            each: load_script("world", "rows", "fence", each).text
+            each: load_script("world", "rows", "fence", each)
             for each in ("post", "tell", "drop")
         }
         self._inbox, self._mine = self._keys.inbox(name), self._keys.receipts(name)
@@ -339,7 +317,7 @@ class RedisStreams:
                 raise
             await self._make_group(key)
             return []
-        return list(_entries(answer))
+        return [(name, fields or {}) for _, entries in answer for name, fields in entries]
 
     async def _make_group(self, key: str) -> None:
         try:

@@ -1,17 +1,6 @@
-"""Hand-over files over a folder that all agents share.
+"""Hand-over files over a folder that all agents share, with a folder for each crawl and agent.
 
-Below a folder for each crawl and agent:
-
-=================== ============================================================
-``ID.part``         a file being written by its sender
-``ID.handover``     a whole file
-``ID.taking``       a file its receiver is merging
-``ID.kept``         the receipt for a file of this agent
-``ID.refused``      why a file of this agent was refused
-=================== ============================================================
-
-All but parts appear by renaming. There is no key: the folder's owner decides who may write. Content
-is checked all the same.
+There is no key: the folder's owner decides who may write. Content is checked all the same.
 """
 
 from __future__ import annotations
@@ -47,19 +36,18 @@ POLL: Final = 1.0  # seconds between two looks for files
 SILENCE: Final = 60.0  # seconds after which a silent receiver counts as away
 AGAIN: Final = 60.0  # most seconds until a failed file is tried again
 OLD: Final = 7 * 86_400.0  # seconds after which left-overs are removed
-
-_PART, _WHOLE, _TAKING, _KEPT, _REFUSED = ".part", ".handover", ".taking", ".kept", ".refused"
+# Behind the id of a file. All but parts appear by renaming.
+_PART: Final = ".part"  # its sender writes it
+_WHOLE: Final = ".handover"
+_TAKING: Final = ".taking"  # its receiver merges it
+_KEPT: Final = ".kept"  # the receipt for a file of this agent
+_REFUSED: Final = ".refused"  # why a file of this agent was refused
 _TEXT: Final = 1_000
 _AT_ONCE: Final = 16  # pieces written in one go in a thread: 1 MiB
 
 
 class FolderTransport(FileTransport):
-    """A `FileTransport` of the agent *name* over the shared *folder*.
-
-    Args:
-        rate: see `FileTransport`.
-        poll: seconds between two looks for files.
-    """
+    """A `FileTransport` of the agent *name* over the shared *folder*."""
 
     def __init__(
         self, folder: Path, crawl: str, name: str, rate: float = 0.0, *, poll: float = POLL,
@@ -72,7 +60,6 @@ class FolderTransport(FileTransport):
         self._tasks: list[asyncio.Task[None]] = []
         self._seen: dict[str, tuple[int, float]] = {}  # when a file was touched, and heard of
         self._later: dict[str, tuple[float, float]] = {}  # failed files: until when, and the wait
-        self._merging = "", 0.0  # the file being merged, since when
 
     async def start(self, inbox: FileReceiver) -> None:
         await asyncio.to_thread(self._own.mkdir, parents=True, exist_ok=True)
@@ -82,20 +69,20 @@ class FolderTransport(FileTransport):
         self._tasks = [logged_task(loop, "hand-overs") for loop in loops]
 
     async def close(self) -> None:
-        tasks, self._tasks = self._tasks, []
-        if tasks:
-            await cancel_tasks(*tasks)
-            with suppress(OSError):  # unless files lie there
-                self._own.rmdir()
-                self._folder.rmdir()
+        await cancel_tasks(*self._tasks)
+        with suppress(OSError):  # unless files lie there
+            self._own.rmdir()
+            self._folder.rmdir()
 
     # Sending
 
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
         try:
-            if not await self._is_answered(label):
+            # A receiver answers before it removes the file: in this order none is sent twice.
+            there = await asyncio.to_thread(self._last_touch, label)
+            if not there and not await self._is_answered(label):
                 await self._copy(path, label)
-                await self._wait(label)
+            await self._wait(label)
         except OSError as error:
             self.counters.broken += 1
             raise TransportError(f"{self._folder}: {error.strerror}") from error
@@ -127,8 +114,6 @@ class FolderTransport(FileTransport):
     async def _copy(self, path: Path, label: HandoverLabel) -> None:
         part = self._place(label, _PART)
         whole = part.with_suffix(_WHOLE)
-        if await asyncio.to_thread(self._last_touch, label):
-            return
         await asyncio.to_thread(part.parent.mkdir, parents=True, exist_ok=True)
         size = path.stat().st_size
         at = await asyncio.to_thread(intact_prefix, part, label, size)
@@ -184,27 +169,26 @@ class FolderTransport(FileTransport):
     async def _touch_all(self) -> None:
         while True:
             for path in await self._whole_files():
-                merging, since = self._merging
-                long = asyncio.get_running_loop().time() - since > self._silence / 2
                 # A touched file tells its sender to wait: not after a failure.
-                if path.stem not in self._later or (merging == path.stem and long):
+                if path.stem not in self._later:
                     with suppress(OSError):
                         await asyncio.to_thread(os.utime, path, follow_symlinks=False)
             await asyncio.sleep(self._silence / 6)
 
     async def _try_one(self, path: Path) -> None:
         loop = asyncio.get_running_loop()
-        begin, (until, wait) = loop.time(), self._later.get(path.stem, (0.0, 0.0))
-        if begin < until:
+        until, wait = self._later.get(path.stem, (0.0, 0.0))
+        if loop.time() < until:
             return
-        self._merging = path.stem, begin
+        # A merge that takes long is under way again.
+        under_way = loop.call_later(
+            self._silence / 2, lambda: self._later.pop(path.stem, None)
+        )
         try:
             await self._receive(path)
         except Exception as error:
-            if isinstance(error, SuiteError):
+            if isinstance(error, SuiteError | OSError):
                 self._once.say("later", f"cannot receive a hand-over file now: {error_text(error)}")
-            elif isinstance(error, OSError):
-                self._once.say("file", f"{path}: {error.strerror}")
             else:
                 logger.exception("hand-over: %s cannot be taken; report this", path.name)
             wait = min(AGAIN, max(2 * wait, self._poll))
@@ -212,7 +196,7 @@ class FolderTransport(FileTransport):
         else:
             self._later.pop(path.stem, None)
         finally:
-            self._merging = "", 0.0
+            under_way.cancel()
 
     async def _receive(self, path: Path) -> None:
         try:
@@ -236,8 +220,7 @@ class FolderTransport(FileTransport):
         else:
             self.counters.received += 1
             self.counters.bytes_in += size
-            for kind in ("later", "file"):
-                self._once.over(kind)
+            self._once.over("later")
             await asyncio.to_thread(self._answer, label, _KEPT, label.receiver)
         await asyncio.to_thread(path.unlink, missing_ok=True)
 

@@ -3,16 +3,14 @@
 ====== ===========================================================================
 bytes  what, in network order
 ====== ===========================================================================
-8, 32  from the caller: `MAGIC`, and a random draw
-8, 32  from the other side: likewise
-32     its proof: keyed BLAKE2b (RFC 7693) of its role and both draws
-32     from the caller: its own proof
+8, 32  both ways: `MAGIC`, and a random draw
+32     both ways: the proof, keyed BLAKE2b (RFC 7693) of the role and both of these
 4, 1   then frames, both ways: bytes of the body, `FrameKind`
 n      body: at most `FRAME_MAX` bytes
 16     keyed BLAKE2b of the frame's number in its direction, from 0, and the frame
 ====== ===========================================================================
 
-Keys of both directions derive from the shared key and both draws, so forged, moved, lost or
+Keys of both directions derive from the shared key and these draws, so forged, moved, lost or
 repeated frames are noticed. Content is not encrypted.
 """
 
@@ -28,9 +26,9 @@ from contextlib import asynccontextmanager, suppress
 from enum import IntEnum
 from hashlib import blake2b
 from pathlib import Path
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
-import msgpack  # type: ignore[import-untyped]
+import msgspec
 
 from scrapy_spider_suite.cluster.handover.handover_file import (
     PIECE,
@@ -48,7 +46,7 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
 )
 from scrapy_spider_suite.cluster.messages import WireError, derive_secret
 from scrapy_spider_suite.errors import HandoverFileError, SuiteError, TransportError
-from scrapy_spider_suite.runtime.tasks import cancel_tasks
+from scrapy_spider_suite.runtime.tasks import cancel_tasks, logged_task
 from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.settings.values import Endpoint, endpoint
 
@@ -61,7 +59,6 @@ MAGIC: Final = b"SUITE-C\1"
 FRAME_MAX: Final = 1 << 17  # bytes of a body
 SILENCE: Final = 30.0  # seconds without a byte after which a connection counts as cut
 HANDSHAKE_SECONDS: Final = 10.0  # seconds for the proofs
-
 _DRAW: Final = 32
 _PROOF: Final = 32
 _MAC: Final = 16
@@ -135,43 +132,32 @@ def _mac(keyed: blake2b, number: int, frame: bytes) -> bytes:
 
 
 async def open_channel(
-    connection: Connection, secret: bytes, silence: float = SILENCE
+    connection: Connection, secret: bytes, silence: float = SILENCE, *, called: bool = False
 ) -> SealedChannel:
-    """Return the channel of an outgoing connection. Raises `WireError`."""
+    """Return the channel of a connection, which the other side made if *called*.
+
+    Raises `WireError`.
+    """
     reader, writer = connection
-    mine = os.urandom(_DRAW)
-    writer.write(MAGIC + mine)
-    data = await within(HANDSHAKE_SECONDS, reader.readexactly(len(MAGIC) + _DRAW + _PROOF))
-    draws = mine + _draw_in(data[:-_PROOF])
-    if not hmac.compare_digest(data[-_PROOF:], _proof(secret, _CALLED, draws)):
-        raise WireError("forged", "it has another key")
-    writer.write(_proof(secret, _CALLER, draws))
-    return SealedChannel(connection, secret, (_CALLER, _CALLED), draws, silence)
-
-
-async def accept_channel(
-    connection: Connection, secret: bytes, silence: float = SILENCE
-) -> SealedChannel:
-    """Return the channel of an incoming connection. Raises `WireError`."""
-    reader, writer = connection
-    data = await within(HANDSHAKE_SECONDS, reader.readexactly(len(MAGIC) + _DRAW))
-    mine = os.urandom(_DRAW)
-    draws = _draw_in(data) + mine
-    writer.write(MAGIC + mine + _proof(secret, _CALLED, draws))
-    proof = await within(HANDSHAKE_SECONDS, reader.readexactly(_PROOF))
-    if not hmac.compare_digest(proof, _proof(secret, _CALLER, draws)):
-        raise WireError("forged", "it has another key")
-    return SealedChannel(connection, secret, (_CALLED, _CALLER), draws, silence)
-
-
-def _proof(secret: bytes, role: bytes, draws: bytes) -> bytes:
-    return blake2b(b"proof " + role + draws, key=secret, digest_size=_PROOF).digest()
-
-
-def _draw_in(greeting: bytes) -> bytes:
-    if not greeting.startswith(MAGIC):
+    roles = (_CALLED, _CALLER) if called else (_CALLER, _CALLED)
+    mine = MAGIC + os.urandom(_DRAW)
+    if not called:
+        writer.write(mine)
+    theirs = await within(HANDSHAKE_SECONDS, reader.readexactly(len(mine)))
+    if not theirs.startswith(MAGIC):
         raise WireError("malformed", "it is no agent of this version")
-    return greeting[len(MAGIC) :]
+    if called:
+        writer.write(mine)
+    draws = theirs + mine if called else mine + theirs
+    own, other = (
+        blake2b(b"proof " + role + draws, key=secret, digest_size=_PROOF).digest()
+        for role in roles
+    )
+    writer.write(own)
+    proof = await within(HANDSHAKE_SECONDS, reader.readexactly(_PROOF))
+    if not hmac.compare_digest(proof, other):
+        raise WireError("forged", "it has another key")
+    return SealedChannel(connection, secret, roles, draws, silence)
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
@@ -187,8 +173,7 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
         raise WireError("broken", error.strerror or str(error)) from error
 
 
-AGAIN: Final = 60.0  # seconds until a failed file is merged again, unless it is offered before
-
+AGAIN: Final = 60.0  # most seconds until a failed file is merged again, offered or not
 _WHOLE = ".handover"
 
 
@@ -200,46 +185,41 @@ class Spool:
     def __init__(self, folder: Path, counters: FileCounters) -> None:
         self._folder, self._counters = folder, counters
         self._merges: dict[str, asyncio.Task[None]] = {}
-        self._timers: dict[str, asyncio.TimerHandle] = {}
-        self._closed = False
+        self._task: asyncio.Task[None] | None = None
 
     def open(self, inbox: FileReceiver) -> None:
-        """Merge the files that lie here, and those that come. Raises `OSError`."""
+        """Merge the files that lie here, and those that come."""
         self.inbox = inbox
-        for path in sorted(self._folder.glob(f"*{_WHOLE}")):
-            try:
-                label = read_label(path)
-            except HandoverFileError as error:
-                logger.warning("hand-over: %s; it is removed", error_text(error))
-                path.unlink()
-                continue
-            self._begin(label, path)
+        self._task = logged_task(self._merge_all(), "hand-overs")
 
     async def close(self) -> None:
         """Stop; unmerged files stay."""
-        self._closed = True
-        for timer in self._timers.values():
-            timer.cancel()
-        await cancel_tasks(*self._merges.values())
+        await cancel_tasks(self._task, *self._merges.values())
+
+    async def _merge_all(self) -> None:
+        while True:
+            for path in sorted(self._folder.glob(f"*{_WHOLE}")):
+                try:
+                    self.merge(read_label(path))
+                except HandoverFileError as error:
+                    logger.warning("hand-over: %s; it is removed", error_text(error))
+                    path.unlink()
+            await asyncio.sleep(AGAIN)
 
     def place(self, label: HandoverLabel) -> Path:
         return self._folder / f"{quoted_name(label.sender)}.{label.file_id}{_WHOLE}"
 
     def merge(self, label: HandoverLabel) -> asyncio.Task[None]:
         """Merge a file; the task raises as `FileReceiver.merge`."""
-        return self._merges.get(label.file_id) or self._begin(label, self.place(label))
-
-    def _begin(self, label: HandoverLabel, path: Path) -> asyncio.Task[None]:
-        if (timer := self._timers.pop(label.file_id, None)) is not None:
-            timer.cancel()
-        task = asyncio.get_running_loop().create_task(self._merge_and_remove(label, path))
-        self._merges[label.file_id] = task
-        # The connection may be cut by then: read the error, or asyncio complains.
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())
+        if (task := self._merges.get(label.file_id)) is None:
+            task = asyncio.get_running_loop().create_task(self._merge_and_remove(label))
+            self._merges[label.file_id] = task
+            # The connection may be cut by then: read the error, or asyncio complains.
+            task.add_done_callback(lambda done: done.cancelled() or done.exception())
         return task
 
-    async def _merge_and_remove(self, label: HandoverLabel, path: Path) -> None:
-        file_id = label.file_id
+    async def _merge_and_remove(self, label: HandoverLabel) -> None:
+        file_id, path = label.file_id, self.place(label)
         try:
             await self.inbox.merge(label, path)
             self._counters.received += 1
@@ -248,9 +228,6 @@ class Spool:
             logger.debug("hand-over file %s was not merged: %s", file_id, error_text(error))
             if isinstance(error, HandoverFileError):
                 path.unlink(missing_ok=True)
-            elif path.is_file() and not self._closed:
-                loop = asyncio.get_running_loop()
-                self._timers[file_id] = loop.call_later(AGAIN, self._begin, label, path)
             if isinstance(error, SuiteError | OSError):
                 raise
             logger.exception("hand-over file %s cannot be merged; report this", file_id)
@@ -263,15 +240,14 @@ MOST: Final = 64  # connections of proved agents, and as many unproved ones
 _BUSY: Final = 5.0  # seconds between two signs of life of a receiver at work
 _AT: Final = struct.Struct(">Q")
 _PART: Final = ".part"
+_Size = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class TcpTransport(FileTransport):
     """A `FileTransport` over TCP. Raises `ValueError`: *key* is too short.
 
-    Args:
-        host: where others reach this agent.
-        port: 0: any free one.
-        folder: of this agent alone, for incoming files.
+    Others reach this agent at *host*; *port* 0: any free one. *folder*: of this agent alone, for
+    incoming files.
     """
 
     def __init__(
@@ -319,7 +295,7 @@ class TcpTransport(FileTransport):
 
     async def _offer(self, line: SealedChannel, path: Path, label: HandoverLabel) -> None:
         size = path.stat().st_size
-        await line.send(FrameKind.OFFER, msgpack.packb([size, *label]))
+        await line.send(FrameKind.OFFER, msgspec.msgpack.encode((size, label)))
         wanted = False
         while (frame := await line.receive()).kind is not FrameKind.KEPT:
             if frame.kind is FrameKind.AT and not wanted:
@@ -365,7 +341,7 @@ class TcpTransport(FileTransport):
         assert own is not None
         async with _closing(connection[1]):
             try:
-                line = await accept_channel(connection, self._secret, self._silence)
+                line = await open_channel(connection, self._secret, self._silence, called=True)
                 if sum(known is not None for known in self._connections.values()) >= MOST:
                     raise WireError("crowded", f"{MOST} hand-over files are coming already")
                 self._connections[own] = ""
@@ -458,11 +434,9 @@ def _read_offer(frame: ChannelFrame) -> tuple[int, HandoverLabel]:
     if frame.kind is not FrameKind.OFFER:
         raise _unexpected(frame)
     try:
-        size, *row = msgpack.unpackb(frame.body)
-    except (ValueError, TypeError, msgpack.UnpackException) as error:
+        size, row = msgspec.msgpack.decode(frame.body, type=tuple[_Size, list[Any]])
+    except ValueError as error:
         raise WireError("malformed", f"an offer that cannot be read ({error})") from error
-    if type(size) is not int or size < 1:
-        raise WireError("malformed", "an offer of nothing")
     return size, decode_label(row)
 
 

@@ -44,7 +44,6 @@ logger = logging.getLogger(__name__)
 
 BOUNDS: Final = MessageLimits(COMMON_MAX - OVERHEAD, DATAGRAM_MAX - OVERHEAD, 1 << 16)
 """A message is a datagram."""
-
 _QUESTIONS: Final = (PacketKind.HELLO, PacketKind.WELCOME, PacketKind.MESSAGE)
 """Packets that are answered on arrival by anything but a hello."""
 
@@ -52,16 +51,11 @@ _QUESTIONS: Final = (PacketKind.HELLO, PacketKind.WELCOME, PacketKind.MESSAGE)
 class UdpPeers:
     """Datagrams in, messages out, and back. Raises `ValueError`: invalid name or key.
 
-    Args:
-        window: messages under way to one receiver; equal for all agents.
-        unlisted: told of an agent whose list lacks this one.
-        draw: random bytes, as `os.urandom`.
-
-    Attributes:
-        received, acknowledged: set before the first datagram.
+    *window*: messages under way to one receiver, equal for all agents. *unlisted* is told of an
+    agent whose list lacks this one. *draw*: as `os.urandom`.
     """
 
-    received: OnMessage
+    received: OnMessage  # as `acknowledged`, set before the first datagram
     acknowledged: OnAcknowledged
 
     def __init__(
@@ -226,7 +220,6 @@ class UdpTransport(asyncio.DatagramProtocol):
         self._once = WarnOnce(logger, f"messages over UDP, agent {name}")
         self._places: dict[str, Any] = {}
         self._socket: asyncio.DatagramTransport | None = None
-        self._loop: asyncio.AbstractEventLoop | None = None
         self._turn: asyncio.Handle | None = None  # as soon as the loop has time
         self._timer: asyncio.TimerHandle | None = None
         self._paused = False
@@ -235,10 +228,10 @@ class UdpTransport(asyncio.DatagramProtocol):
 
     async def start(self, received: OnMessage, acknowledged: OnAcknowledged) -> None:
         """Listen at the own address; look up the others. Raises `OSError`."""
-        self._loop = asyncio.get_running_loop()
+        loop = asyncio.get_running_loop()
         self._peers.received, self._peers.acknowledged = received, acknowledged
         try:
-            wire, _ = await self._loop.create_datagram_endpoint(
+            wire, _ = await loop.create_datagram_endpoint(
                 lambda: self, local_addr=(self._own[0], self._own[1])
             )
         except (OSError, UnicodeError) as error:
@@ -249,7 +242,7 @@ class UdpTransport(asyncio.DatagramProtocol):
         with suppress(TimeoutError):
             async with asyncio.timeout(LOOK):
                 await asyncio.gather(*(self._look_up(other, own.family) for other in self._others))
-        self._looking = self._loop.create_task(self._look_up_missing(own.family))
+        self._looking = loop.create_task(self._look_up_missing(own.family))
         self._pump()
 
     def _start_error(self, error: OSError | UnicodeError) -> OSError:
@@ -302,9 +295,8 @@ class UdpTransport(asyncio.DatagramProtocol):
         return taken
 
     def acknowledge(self, receipt: Acknowledgement) -> None:
-        if self._loop is not None:
-            self._peers.acknowledge(receipt, self._loop.time())
-            self._soon()
+        self._peers.acknowledge(receipt, asyncio.get_running_loop().time())
+        self._soon()
 
     def withdraw(self, to: str) -> None:
         self._peers.withdraw(to)
@@ -314,7 +306,7 @@ class UdpTransport(asyncio.DatagramProtocol):
         if self._looking is not None:
             self._looking.cancel()
         wire, self._socket = self._socket, None
-        if wire is None or self._loop is None:
+        if wire is None:
             return
         if seconds > 0:
             # Send the reports that wait for more receipts.
@@ -328,8 +320,8 @@ class UdpTransport(asyncio.DatagramProtocol):
             await asyncio.wait_for(self._ended.wait(), max(seconds, 1.0))
 
     def _soon(self) -> None:
-        if self._turn is None and self._socket is not None and self._loop is not None:
-            self._turn = self._loop.call_soon(self._pump)
+        if self._turn is None and self._socket is not None:
+            self._turn = asyncio.get_running_loop().call_soon(self._pump)
 
     def _cancel_timers(self) -> None:
         for handle in (self._turn, self._timer):
@@ -339,14 +331,14 @@ class UdpTransport(asyncio.DatagramProtocol):
 
     def _pump(self) -> None:
         self._cancel_timers()
-        if self._socket is None or self._loop is None or self._paused:
+        if self._socket is None or self._paused:
             return
-        for to, datagram in self._peers.due(self._loop.time()):
+        loop = asyncio.get_running_loop()
+        for to, datagram in self._peers.due(loop.time()):
             if to in self._places:
                 self._socket.sendto(datagram, self._places[to])
-        when = self._peers.wake()
-        if when is not None:
-            self._timer = self._loop.call_at(when, self._pump)
+        if (when := self._peers.wake()) is not None:
+            self._timer = loop.call_at(when, self._pump)
 
     # What the loop calls
 
@@ -354,9 +346,8 @@ class UdpTransport(asyncio.DatagramProtocol):
         self._socket = cast("asyncio.DatagramTransport", transport)
 
     def datagram_received(self, data: bytes, addr: Any) -> None:
-        if self._socket is not None and self._loop is not None:
-            answer = self._peers.receive(data, self._loop.time())
-            if answer:
+        if self._socket is not None:
+            if answer := self._peers.receive(data, asyncio.get_running_loop().time()):
                 self._socket.sendto(answer, addr)
             self._soon()
 

@@ -32,7 +32,9 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import IntEnum
 from hashlib import blake2b
-from typing import Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
 
 from scrapy_spider_suite.cluster.messages import (
     Acknowledgement,
@@ -44,20 +46,15 @@ from scrapy_spider_suite.cluster.messages import (
 )
 
 VERSION: Final = 1
-
 NONE: Final = bytes(8)
-
 _MAGIC: Final = b"SD"
 _HEAD: Final = struct.Struct(">2sBB8s8s8sQ")
-_REPORT: Final = struct.Struct(">QQH")
+_Numbers = tuple[Annotated[int, msgspec.Meta(ge=0)], bytes]
 _MAC: Final = 16
 _PURPOSE: Final = b"suite messages 1"
-
 OVERHEAD: Final = _HEAD.size + _MAC  # bytes of a datagram besides its body
-
 COMMON_MAX: Final = 1_400
 """Bytes of a datagram of several rows: fits an Ethernet frame, also in a tunnel."""
-
 DATAGRAM_MAX: Final = 8_192  # bytes of the largest datagram; longer ones are refused unread
 
 
@@ -108,20 +105,16 @@ class ReceiptReport(NamedTuple):
     kept: NumberSet
 
     def pack(self) -> bytes:
-        heard, kept = (_bits(numbers.beyond) for numbers in self)
-        return _REPORT.pack(self.heard.below, self.kept.below, len(heard)) + heard + kept
+        return msgspec.msgpack.encode([(each.below, _bits(each.beyond)) for each in self])
 
     @classmethod
     def unpack(cls, body: bytes) -> ReceiptReport:
         """Raises `WireError` for an invalid body."""
-        if len(body) < _REPORT.size:
-            raise WireError("malformed", "a report that is too short")
-        heard, kept, length = _REPORT.unpack_from(body)
-        beyond, rest = body[_REPORT.size :][:length], body[_REPORT.size + length :]
-        return cls(
-            NumberSet(heard, int.from_bytes(beyond, "little")),
-            NumberSet(kept, int.from_bytes(rest, "little")),
-        )
+        try:
+            found = msgspec.msgpack.decode(body, type=tuple[_Numbers, _Numbers])
+        except ValueError as error:
+            raise WireError("malformed", f"a report that cannot be read: {error}") from error
+        return cls(*(NumberSet(below, int.from_bytes(beyond, "little")) for below, beyond in found))
 
 
 class PacketSealer:
@@ -288,10 +281,8 @@ class PairReceiver:
 FIRST_WAIT: Final = 0.25  # seconds until a resend while the round trip is unknown
 LEAST_WAIT: Final = 0.2  # least seconds until a resend: a busy loop may be late by that
 MOST_WAIT: Final = 10.0  # most seconds until a resend: how late a returned receiver is noticed
-
 FIRST_PROBE, MOST_PROBE = 2.0, 30.0
 """Seconds without news until an arrived message is sent again, to get a report."""
-
 REORDERED: Final = 3  # later arrivals after which a message counts as lost
 FIRST_BURST, LEAST_BURST = 16.0, 2.0  # unheard messages at first, and at least
 
@@ -399,9 +390,14 @@ class PairSender:
             self._wait.fruitless()
         packets = []
         while self._waiting and len(self._unheard) < int(self._burst):
-            if not self._has_number(self._waiting[0]):
-                break
-            flight = self._waiting.popleft()
+            flight = self._waiting[0]
+            if flight.number < 0:
+                if self._flying and self._number - next(iter(self._flying)) >= self._window:
+                    break
+                flight.number = self._number
+                self._flying[self._number] = flight
+                self._number += 1
+            self._waiting.popleft()
             self._unheard[flight.number] = flight
             packets.append(self._packet(flight, now))
         if not self._unheard and self._flying and now >= self._timer:
@@ -444,15 +440,6 @@ class PairSender:
         if not self._unheard:
             self._timer = now + self._probe
         return done
-
-    def _has_number(self, flight: InFlight) -> bool:
-        if flight.number < 0:
-            if self._flying and self._number - next(iter(self._flying)) >= self._window:
-                return False
-            flight.number = self._number
-            self._flying[self._number] = flight
-            self._number += 1
-        return True
 
     def _packet(self, flight: InFlight, now: float) -> Packet:
         self._counters.sent += 1

@@ -7,7 +7,7 @@ import logging
 import sys
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
@@ -17,24 +17,17 @@ from typing import TYPE_CHECKING, Any
 from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.cluster.assignment import OwnerTable
-from scrapy_spider_suite.cluster.handover.handover_file import FileTransport, HandoverLabel
+from scrapy_spider_suite.cluster.handover.handover_file import FileTransport
 from scrapy_spider_suite.cluster.membership import (
-    AgentLease,
     MemberRecord,
     Membership,
     MemberState,
     Ownership,
 )
-from scrapy_spider_suite.cluster.registry import AgentRegistry, ClusterOverview
+from scrapy_spider_suite.cluster.registry import ClusterOverview
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.cluster.transports.tcp import TcpTransport
-from scrapy_spider_suite.errors import (
-    ClusterError,
-    HandoverFileError,
-    JobInUseError,
-    SuiteError,
-    TransportError,
-)
+from scrapy_spider_suite.errors import ClusterError, JobInUseError, SuiteError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.operate.actions import whoami
 from scrapy_spider_suite.operate.executors.agent_calls import make_call
@@ -62,7 +55,6 @@ _COLUMNS = (
 )  # fmt: skip
 _FACTS = ("hosts", "pending", "rate", "lag", "phase", "skew", "machine", "pid", "job")
 _HERE = (MemberState.ACTIVE, MemberState.LEAVING)
-_GONE = (MemberState.LEFT, MemberState.DEAD, MemberState.REMOVED)
 _ANSWER = 15.0
 _POLL = 1.0
 _PROGRESS = 10.0  # seconds between two lines on how far a drain is
@@ -78,10 +70,10 @@ async def list_agents(call: Invocation) -> int:
     owned: dict[str, int] | None = None
     with suppress(SuiteError):  # the assignment is not to be had here
         owned = OwnerTable.of(assignment_in(overview), members).counts() if members else {}
-    rows = [_row(row, overview, held[row.number], owned) for row in overview.view.rows]
-    gone = {row.name for row in overview.view.rows if row.state in _GONE}
-    if not call.options.all:
-        rows = [row for row in rows if row["agent"] not in gone or row["holds"]]
+    rows = [
+        _row(row, overview, held[row.number], owned) for row in overview.view.rows
+        if call.options.all or row.state in _HERE or held[row.number]
+    ]  # fmt: skip
     call.table(rows, _COLUMNS)
     if not call.json:
         nobodys = int((overview.holders.holders == 0).sum())
@@ -256,20 +248,20 @@ async def remove_agent(call: Invocation) -> int:
                 f"{row.name} was heard {overview.now - row.heard / 1000:.0f} s ago: its process is "
                 "not gone; stop it first, or leave --dead out"
             )
-        has = f"has {counted(held, 'unit')} of the crawl"
-        if _is_confirmed(call, f"Remove the agent {row.name}, which {has}?", facts):
-            await connection.admin.remove(row.name, dead=options.dead)
-            call.facts({"removed": True, **facts})
-        return 0
+        question = f"Remove the agent {row.name}, which has {counted(held, 'unit')} of the crawl?"
+        remove = partial(connection.admin.remove, row.name, dead=options.dead)
+        return await _give_order(call, question, remove, "removed", facts)
 
 
-def _is_confirmed(call: Invocation, question: str, facts: Row) -> bool:
-    """Ask; with --dry-run only print *facts*."""
-    if call.options.dry_run:
-        call.facts({"dry_run": True, **facts})
-        return False
-    confirm(call, question)
-    return True
+async def _give_order(
+    call: Invocation, question: str, order: Callable[[], Awaitable[None]], done: str, facts: Row
+) -> int:
+    """Ask, then give the *order*; with --dry-run only print *facts*."""
+    if not call.options.dry_run:
+        confirm(call, question)
+        await order()
+    call.facts({"dry_run" if call.options.dry_run else done: True, **facts})
+    return 0
 
 
 async def release_units(call: Invocation) -> int:
@@ -279,10 +271,7 @@ async def release_units(call: Invocation) -> int:
         units = int((overview.holders.holders == 0).sum())
         facts: Row = {"crawl": connection.crawl, "units": units}
         question = f"Let others take {counted(units, 'unit')} that nobody claims?"
-        if _is_confirmed(call, question, facts):
-            await connection.admin.release()
-            call.facts({"released": True, **facts})
-        return 0
+        return await _give_order(call, question, connection.admin.release, "released", facts)
 
 
 async def forget_crawl(call: Invocation) -> int:
@@ -294,10 +283,7 @@ async def forget_crawl(call: Invocation) -> int:
             "last_heard": max((row.heard / 1000 for row in rows), default=None),
         }  # fmt: skip
         question = f"Forget the crawl {connection.crawl} of {counted(len(names), 'agent')}?"
-        if _is_confirmed(call, question, facts):
-            await connection.admin.forget()
-            call.facts({"forgotten": True, **facts})
-        return 0
+        return await _give_order(call, question, connection.admin.forget, "forgotten", facts)
 
 
 async def adopt(call: Invocation) -> int:
@@ -308,16 +294,6 @@ async def adopt(call: Invocation) -> int:
         raise UsageError("give DIR, or --packs FOLDER and --name NAME", print_help=False)
     call.facts(await (_adopt_lost_disk(call) if packs else _adopt_job(call)))
     return 0
-
-
-class _ClosedReceiver:
-    """Takes nothing."""
-
-    def is_stored(self, label: HandoverLabel) -> bool:
-        raise TransportError("this agent is gone")
-
-    async def merge(self, label: HandoverLabel, path: Path) -> None:
-        raise HandoverFileError("this agent is gone: it takes nothing")
 
 
 async def _adopt_job(call: Invocation) -> Row:
@@ -429,17 +405,9 @@ async def _file_transport(
     given: dict[str, Any] = read_given(DECLARATIONS, raw)
     rate = given.get("handover_rate", _RATE)
     if given.get("handover_dir") is not None:
-        transport: FileTransport = FolderTransport(
-            given["handover_dir"], connection.crawl, name, rate
-        )
-        await transport.start(_ClosedReceiver())  # for receipts
-        return transport
-    if given.get("cluster_key") is not None:
-        key = given["cluster_key"].text
-    else:
-        registry = AgentRegistry(connection.redis.url, connection.crawl, AgentLease(0.0))
-        key = await registry.secret()
-        await registry.close()
+        return FolderTransport(given["handover_dir"], connection.crawl, name, rate)
+    secret = given.get("cluster_key")
+    key = await connection.admin.secret() if secret is None else secret.text
     return TcpTransport("127.0.0.1", 0, key.encode(), folder / _HANDOVER / "in", rate)
 
 

@@ -8,7 +8,6 @@ import pytest
 from support.handover_sides import Side, drain, hand_over, label, units_of
 from support.virtual_crawl import WALL, entry
 
-from scrapy_spider_suite.cluster.handover.load import ConflictMark
 from scrapy_spider_suite.frontier.entries import Flag, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
@@ -201,8 +200,3 @@ def test_at_no_moment_a_url_is_neither_queued_nor_over(tmp_path: Path) -> None:
         assert (record.pending, record.done) == (len(waiting), len(b.known()) - len(waiting))
     assert len(waiting) == 5
     ended(a, b)
-
-
-def test_a_mark_is_read_back() -> None:
-    mark = ConflictMark(1 << 40, b"s", b"\0" * 9)
-    assert ConflictMark.from_bytes(mark.to_bytes()) == mark

@@ -22,7 +22,7 @@ from support.virtual_crawl import WALL, entry
 
 import scrapy_spider_suite
 from scrapy_spider_suite.cluster.assignment import Ring
-from scrapy_spider_suite.cluster.handover.dump import unfinished_dumps
+from scrapy_spider_suite.cluster.handover.dump import TRANSFERRED, unfinished_dumps
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverReader,
     HandoverWriter,
@@ -31,7 +31,6 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     pack_units,
     unpack_units,
 )
-from scrapy_spider_suite.cluster.handover.row_kinds import TRANSFERRED
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag, state_key
 from scrapy_spider_suite.frontier.revisit_rules import History, Validators
 from scrapy_spider_suite.frontier.workbench import FOREVER

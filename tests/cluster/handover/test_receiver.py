@@ -119,9 +119,7 @@ def test_a_disk_that_is_full_puts_a_file_off(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str, room: int
 ) -> None:
     """Its sender is told so after some tries; what was full before is not added to."""
-    for module in ("handover_context", "handover"):
-        path = f"scrapy_spider_suite.cluster.handover.{module}.RETRY"
-        monkeypatch.setattr(path, 0.0)
+    monkeypatch.setattr("scrapy_spider_suite.cluster.handover.handover_context.RETRY", 0.0)
     tries = []
 
     def full(store: RocksStore) -> None:
@@ -151,10 +149,10 @@ def test_what_is_not_over_is_not_kept(tmp_path: Path, monkeypatch: pytest.Monkey
     async def test(at: At) -> None:
         synced = list[bool]()
 
-        async def sync(receiver: Receiver) -> None:
-            synced.append(receiver.is_stored(label()))
+        def sync(store: RocksStore) -> None:
+            synced.append(at.receiver.is_stored(label()))
 
-        monkeypatch.setattr(Receiver, "_sync_store", sync)
+        monkeypatch.setattr(RocksStore, "sync_log", sync)
         await at.take()
         assert synced == [False]
         assert at.receiver.is_stored(label())

@@ -7,13 +7,14 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 from backports import zstd
 from support.message_transport_contract import Agent, TransportContract, message_of, rows_of, until
 from support.redis_servers import RedisServer
 from support.stream_agents import INBOX, RECEIPTS, StreamsAgents
 
-from scrapy_spider_suite.cluster.messages import _HEAD, MessagePacker
+from scrapy_spider_suite.cluster.messages import MessagePacker
 from scrapy_spider_suite.cluster.transports.redis_streams import BOUNDS
 
 
@@ -163,7 +164,8 @@ class TestBadStreams(StreamsAgents):
 
         def harm(client: Any) -> None:
             bomb = zstd.compress(bytes(64 << 20))
-            client.xadd(INBOX, {"message": _HEAD.pack(b"SL", 1, 1, 1, 1, 1, 1, 1) + b"a" + bomb})
+            message = msgspec.msgpack.encode((1, "a", 1, 1, 1, 1, bomb))
+            client.xadd(INBOX, {"message": message})
             client.xadd(INBOX, {"message": bytes((1 << 20) + 1)})
 
         (_, b), lines = refused(harm)

@@ -10,7 +10,13 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.message_transport_contract import Agent, TransportContract, message_of, until
+from support.message_transport_contract import (
+    Agent,
+    TransportContract,
+    message_of,
+    refused,
+    until,
+)
 from support.udp_ports import KEY, free_addresses
 
 from scrapy_spider_suite.cluster.messages import Message
@@ -41,7 +47,7 @@ class TestDatagrams(TransportContract):
             a.write("b", [b"one"])
             await self.settle(a, b)
             counters = b.transport.counters
-            await until(lambda: counters.refused == 40)
+            await until(lambda: refused(counters) == 40)
             assert counters.malformed == counters.oversized == 20
 
         caplog.set_level(logging.WARNING)
