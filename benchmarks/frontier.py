@@ -28,7 +28,7 @@ import scrapy  # noqa: F401  (a crawl has it in memory as well)
 from benchmarks.report import ROOT, Report
 from scrapy_spider_suite.crawl.context import _HOST_BYTES
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.frontier.entries import Entry, order_key
 from scrapy_spider_suite.frontier.outcomes import Event, Pace
 from scrapy_spider_suite.frontier.policy import Phases, Policy
@@ -71,18 +71,18 @@ def pop(frontier: Frontier, count: int, now: float, batch: int = 16) -> float:
     """Fetch *count* URLs, *batch* at a time; the time when that is done."""
     while count > 0:
         place(frontier, now)
-        out: list[Lease] = []
-        while len(out) < batch and (leases := frontier.leases.acquire(now)):
-            out += leases
-        for lease in out:
-            visit = lease.visit
+        out: list[Fetch] = []
+        while len(out) < batch and (fetches := frontier.leases.acquire(now)):
+            out += fetches
+        for fetch in out:
+            visit = fetch.visit
             if visit is None:
-                raise RuntimeError("a lease without a visit")
+                raise RuntimeError("a fetch without a visit")
             frontier.workbench.begin(visit.host, visit.address, now, visit=True)
             frontier.workbench.end(visit.host, visit.address, now, visit=True)
-            lease.event = Event.SUCCESS
-            frontier.leases.release(lease, now)
-            frontier.commit.settle(lease, now)
+            fetch.event = Event.SUCCESS
+            frontier.leases.release(fetch, now)
+            frontier.commit.settle(fetch, now)
         count -= len(out)
         frontier.flush()
         if not out:

@@ -31,7 +31,7 @@ from scrapy_spider_suite.crawl.context import STARTING, Crawl
 from scrapy_spider_suite.crawl.empty_runs import OtherSchedulerRun
 from scrapy_spider_suite.crawl.gate import AddressComparison, end_exchange
 from scrapy_spider_suite.crawl.preparation import warn_of_private_address
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import (
     GATE_SLOT,
     StoppedError,
@@ -110,10 +110,10 @@ class PoliteDownloader(Downloader):
         knows of this response.
         """
         crawl = self.crawl
-        lease = crawl.leases.get(request)
-        if lease is not None or crawl.engine is None:
+        fetch = crawl.fetches.get(request)
+        if fetch is not None or crawl.engine is None:
             self.active.add(request)
-        if lease is None:
+        if fetch is None:
             self.parts.visits.begin_outside(request, by_start=STARTING.get())
         result: Request | Response | None = None
         error: BaseException | None = None
@@ -121,13 +121,13 @@ class PoliteDownloader(Downloader):
             result = yield deferred_from_coro(
                 self.middleware.download_async(self._enqueue_request, request)
             )
-            if lease is not None:
-                self.parts.redirects.refuse_redirect(request, lease, result)
-                self.parts.revisits.answered(request, lease, result)
+            if fetch is not None:
+                self.parts.redirects.refuse_redirect(request, fetch, result)
+                self.parts.revisits.answered(request, fetch, result)
                 if isinstance(result, Response) and self.parts.duplicates.compare(
-                    lease, Exchange.of_handler(result.url, request.method, result)
+                    fetch, Exchange.of_handler(result.url, request.method, result)
                 ):
-                    yield deferred_from_coro(self.parts.duplicates.look_up(lease))
+                    yield deferred_from_coro(self.parts.duplicates.look_up(fetch))
             return result
         except BaseException as raised:
             error = raised
@@ -135,10 +135,10 @@ class PoliteDownloader(Downloader):
             raise
         finally:
             self.active.discard(request)
-            if lease is not None:
+            if fetch is not None:
                 if error is not None:
-                    mark_errback(request, lease)
-                self.parts.visits.fetched(lease, result, error)
+                    mark_errback(request, fetch)
+                self.parts.visits.fetched(fetch, result, error)
             else:
                 self.parts.visits.end_outside(request, result, error)
             if self.parts.loop is not None:
@@ -155,16 +155,16 @@ class PoliteDownloader(Downloader):
         self.signals.send_catch_log(
             signal=signals.request_reached_downloader, request=request, spider=self.crawler.spider
         )
-        lease = self.crawl.leases.get(request)
+        fetch = self.crawl.fetches.get(request)
         try:
             response = await send(request, slot)
         except Exception as error:
-            if lease is not None:
-                self.parts.visits.heard(lease, event_of_error(error))
+            if fetch is not None:
+                self.parts.visits.heard(fetch, event_of_error(error))
             raise
         else:
-            if lease is not None:
-                self.parts.visits.heard(lease, event_of_status(response.status), response)
+            if fetch is not None:
+                self.parts.visits.heard(fetch, event_of_status(response.status), response)
             return response
         finally:
             slot.active.remove(request)
@@ -198,27 +198,27 @@ class PoliteDownloader(Downloader):
 
     async def _send(self, request: Request, slot: Slot) -> Response:
         crawl = self.crawl
-        lease = crawl.leases.get(request)
-        if lease is not None:
-            self.parts.visits.dead_hosts.refuse(lease)
-            await self.parts.revisits.prepare(lease)
+        fetch = crawl.fetches.get(request)
+        if fetch is not None:
+            self.parts.visits.dead_hosts.refuse(fetch)
+            await self.parts.revisits.prepare(fetch)
 
         def may() -> None:
             url, address = request.url, request.meta.get(ADDRESS, "")
             crawl.policy_file.refuse_excluded(hostname(request), url, address)
 
-        if lease is not None and lease.visit is not None:
-            host, address = lease.visit.host, lease.visit.address
+        if fetch is not None and fetch.visit is not None:
+            host, address = fetch.visit.host, fetch.visit.address
             if host.connect_to and host.key == hostname(request):
                 request.meta[ADDRESS] = host.connect_to
             elif not request.meta.get("proxy"):
                 await self._resolve(request)
-            if not lease.visit.wired and lease.visit.pause_to_begin(crawl.now()):
-                await self._wait(request, self.parts.wire.queue_to_begin(lease.visit, may))
+            if not fetch.visit.wired and fetch.visit.pause_to_begin(crawl.now()):
+                await self._wait(request, self.parts.wire.queue_to_begin(fetch.visit, may))
             shared = crawl.rates is not None and crawl.rates.pause(host, address) > 0
-            if shared or not lease.visit.undisturbed():
+            if shared or not fetch.visit.undisturbed():
                 await self._wait(request, self.parts.wire.queue_again(host, address, may))
-            return await self._transfer(request, slot, host, address, lease)
+            return await self._transfer(request, slot, host, address, fetch)
         crawl.outside.waiting += 1
         try:
             # Before anyone is asked where it lives.
@@ -265,7 +265,7 @@ class PoliteDownloader(Downloader):
 
     async def _transfer(
         self, request: Request, slot: Slot, host: HostState, address: AddressState,
-        lease: Lease | None,
+        fetch: Fetch | None,
     ) -> Response:  # fmt: skip
         crawl = self.crawl
         if crawl.stopping:
@@ -274,10 +274,10 @@ class PoliteDownloader(Downloader):
         crawl.policy_file.refuse_excluded(hostname(request), request.url, numeric)
         if crawl.agent is not None:
             delay = max(host.gap(), address.delay)
-            crawl.agent.refuse_fetch(hostname(request), request.url, lease, delay)
-        if lease is not None:
-            crawl.filters.refuse_fetch(request.url, lease.entry, numeric)
-        visit = None if lease is None else lease.visit
+            crawl.agent.refuse_fetch(hostname(request), request.url, fetch, delay)
+        if fetch is not None:
+            crawl.filters.refuse_fetch(request.url, fetch.entry, numeric)
+        visit = None if fetch is None else fetch.visit
         workbench, sharing = crawl.frontier.workbench, crawl.rates
         taken = () if sharing is None else sharing.begin(host, address)
         workbench.begin(host, address, crawl.now(), visit=visit is not None)
@@ -290,8 +290,8 @@ class PoliteDownloader(Downloader):
         response, failure = None, None
         caps, began = self.parts.visits.caps, time.time()
         try:
-            conditional = self.parts.revisits.conditional(request, lease)
-            with self._active(request), caps.bounded(request, lease), conditional:
+            conditional = self.parts.revisits.conditional(request, fetch)
+            with self._active(request), caps.bounded(request, fetch), conditional:
                 transfer = self._until_cut(self._download(slot, request))
                 answer = await (transfer if sharing is None else sharing.bounded(transfer))
                 self._comparing.check(request, request.meta.get(ADDRESS), answer)
@@ -305,11 +305,11 @@ class PoliteDownloader(Downloader):
                 self.parts.visits.failed_outside(host, error)
             raise
         finally:
-            exchange = end_exchange(self.crawler, request, lease, response, failure, began)
+            exchange = end_exchange(self.crawler, request, fetch, response, failure, began)
             if leaves is not None:
                 leaves.release()
                 request.meta.pop(DEPARTURE, None)
-            caps.received(exchange, lease)
+            caps.received(exchange, fetch)
             if self._autothrottle:
                 # Never below what was promised.
                 host.delay = max(slot.delay, crawl.frontier.policy.for_host(host.key).delay)

@@ -33,7 +33,7 @@ from scrapy_spider_suite.crawl.fetch_loop import FetchLoop
 from scrapy_spider_suite.crawl.loop_plan import LoopPlan, reason_for_engine
 from scrapy_spider_suite.crawl.maintenance import Maintenance
 from scrapy_spider_suite.crawl.preparation import HostPreparation
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import hostname, in_errback
 from scrapy_spider_suite.crawl.seeds import CrawlSeeds
 from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PageFaults, finish_quietly
@@ -308,20 +308,20 @@ class FrontierScheduler(BaseScheduler):
     def enqueue_request(self, request: Request, mark: str = "") -> bool:
         """Make *request* pending; False: a duplicate, or not to be queued. *mark*: of a seed."""
         crawl = self.crawl
-        lease = crawl.translator.parents.pop(request, None)
-        if lease is None and not crawl.settings.broad and self._is_of_operator(request):
+        fetch = crawl.translator.parents.pop(request, None)
+        if fetch is None and not crawl.settings.broad and self._is_of_operator(request):
             self._parts.trusted.add(hostname(request))
         entry = crawl.translator.entry(request)
         entry.seed_note = mark
-        return self.enqueue_entry(entry, lease, request)
+        return self.enqueue_entry(entry, fetch, request)
 
     def enqueue_entry(
-        self, entry: Entry, lease: Lease | None, request: Request | None = None
+        self, entry: Entry, fetch: Fetch | None, request: Request | None = None
     ) -> bool:
-        """Make *entry*, which came from the page of *lease*, pending; see `enqueue_request`."""
+        """Make *entry*, which came from the page of *fetch*, pending; see `enqueue_request`."""
         crawl, mark = self.crawl, entry.seed_note
-        if lease is not None and entry.hops > lease.entry.hops:
-            crawl.frontier.traps.learn_redirect(lease.entry, entry.url)
+        if fetch is not None and entry.hops > fetch.entry.hops:
+            crawl.frontier.traps.learn_redirect(fetch.entry, entry.url)
         if self._duplicates.filters(request, entry, crawl):
             if mark:
                 foreign = self._agent is not None and not self._agent.routing.owns(entry)
@@ -330,11 +330,11 @@ class FrontierScheduler(BaseScheduler):
                     given = not crawl.seeds.pushed
                     crawl.frontier.admission.schedule([entry], crawl.now(), given=given)
             return False
-        if not crawl.filters.admits(entry, lease):
+        if not crawl.filters.admits(entry, fetch):
             return False
-        if entry.volatile and not self._may_be_volatile(entry, lease):
+        if entry.volatile and not self._may_be_volatile(entry, fetch):
             return False
-        crawl.frontier.admission.adopt(lease, [entry], crawl.now(), given=not crawl.seeds.pushed)
+        crawl.frontier.admission.adopt(fetch, [entry], crawl.now(), given=not crawl.seeds.pushed)
         place = "memory" if entry.volatile or not crawl.store.durable else "disk"
         stats = self.crawler.stats
         stats.inc_value("scheduler/enqueued")
@@ -349,7 +349,7 @@ class FrontierScheduler(BaseScheduler):
         # Without the gate nobody knows what runs in an errback.
         return self.gate is not None or bool(request.meta.get("is_start_request"))
 
-    def _may_be_volatile(self, entry: Entry, lease: Lease | None) -> bool:
+    def _may_be_volatile(self, entry: Entry, fetch: Fetch | None) -> bool:
         crawl = self.crawl
         if entry.flags & _START_FLAG:
             crawl.seeds.volatile = True
@@ -358,8 +358,8 @@ class FrontierScheduler(BaseScheduler):
         logger.error(
             "%s cannot be stored, and SUITE_REQUIRE_DURABLE is set: the crawl stops", entry.payload
         )
-        if lease is not None:
-            lease.faults.add(Event.INTERRUPTED)
+        if fetch is not None:
+            fetch.faults.add(Event.INTERRUPTED)
         self.stop("unstorable_request")
         return False
 
@@ -393,39 +393,39 @@ class FrontierScheduler(BaseScheduler):
     # What becomes of a request
 
     def _settled(self, request: Request) -> None:
-        lease = self.crawl.leases.pop(request, None)
-        if lease is not None:
+        fetch = self.crawl.fetches.pop(request, None)
+        if fetch is not None:
             with condemn_on_damage(self.crawl.store):
-                self.settle(lease)
+                self.settle(fetch)
             if self._parts.loop is not None:
                 self._parts.loop.schedule()  # it may have waited for the place
 
-    def settle(self, lease: Lease) -> None:
-        """Nothing more will come of *lease*: store and commit it. Raises `JobDamagedError`."""
+    def settle(self, fetch: Fetch) -> None:
+        """Nothing more will come of *fetch*: store and commit it. Raises `JobDamagedError`."""
         crawl = self.crawl
         if crawl.stopping and self._maintenance.cut:
-            lease.faults.add(Event.INTERRUPTED)
-        self._store_page(lease)
-        crawl.frontier.commit.settle(lease, crawl.now())
+            fetch.faults.add(Event.INTERRUPTED)
+        self._store_page(fetch)
+        crawl.frontier.commit.settle(fetch, crawl.now())
         self.flush_soon()
 
-    def _store_page(self, lease: Lease) -> None:
+    def _store_page(self, fetch: Fetch) -> None:
         # Raises JobDamagedError.
         parts = self._parts
         try:
-            if lease.found is not None or lease.likeness is not None:
-                packed = parts.deferred_links.packs_for(lease) is not None
-                parts.revisits.settle(lease, packed=packed)
-                parts.duplicates.settle(lease, packed=packed)
-            if lease.unread is not None:
-                parts.deferred_links.settle(lease)
+            if fetch.found is not None or fetch.likeness is not None:
+                packed = parts.deferred_links.packs_for(fetch) is not None
+                parts.revisits.settle(fetch, packed=packed)
+                parts.duplicates.settle(fetch, packed=packed)
+            if fetch.unread is not None:
+                parts.deferred_links.settle(fetch)
             for sink in parts.sinks:
-                sink.settled(lease)
+                sink.settled(fetch)
         except JobDamagedError:
             raise
-        except Exception:  # whatever it is: a lease that stays out keeps the crawl from ending
-            logger.exception("What came of %s cannot be kept", lease.entry.url)
-            lease.faults.add(Event.PIPELINE_ERROR)
+        except Exception:  # whatever it is: a fetch that stays out keeps the crawl from ending
+            logger.exception("What came of %s cannot be kept", fetch.entry.url)
+            fetch.faults.add(Event.PIPELINE_ERROR)
 
     def flush_soon(self) -> None:
         """Commit after this turn of the loop, in one batch."""

@@ -30,7 +30,7 @@ from scrapy_spider_suite.settings.project import is_crawl
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl, Engine
-    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.queue.leases import Fetch
     from scrapy_spider_suite.store.job_directory import Job
 
 logger = logging.getLogger(__name__)
@@ -193,15 +193,15 @@ class Agent:
             logger.info("%s for other agents: the crawl goes on", waiting)
             scheduler.unpause(OUTBOX_FULL)
 
-    def refuse_fetch(self, host: str, url: str, lease: Lease | None, delay: float) -> None:
+    def refuse_fetch(self, host: str, url: str, fetch: Fetch | None, delay: float) -> None:
         """Raise `HostExcluded` if a request for *url*, and *delay* seconds after it, may not run
         here now.
         """
         until = time.time() + _SOON
         if self._mode is None or not self._mode.may_fetch(delay):
             raise HostExcluded("the lease of this agent has run out", until)
-        if lease is not None:
-            elsewhere = self.crawl.frontier.leases.foreign.holds_back(lease.entry)
+        if fetch is not None:
+            elsewhere = self.crawl.frontier.leases.foreign.holds_back(fetch.entry)
         else:
             alone = self.crawl.settings.rate_ledger is None
             elsewhere = alone and self.ownership.is_held_elsewhere(host, url)

@@ -17,7 +17,7 @@ from scrapy import Request, signals
 
 from scrapy_spider_suite.crawl import crawl_policy
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import Translator
 from scrapy_spider_suite.crawl.robots import RobotsService
 from scrapy_spider_suite.errors import CodecError, StoreWriteError
@@ -83,8 +83,8 @@ class Engine(Protocol):
     def hold_open(self) -> None: ...
     def let_close(self) -> None: ...
     def wake_engine(self) -> None: ...
-    def settle(self, lease: Lease) -> None: ...
-    def enqueue_entry(self, entry: Entry, lease: Lease | None) -> bool: ...
+    def settle(self, fetch: Fetch) -> None: ...
+    def enqueue_entry(self, entry: Entry, fetch: Fetch | None) -> bool: ...
 
 
 class RateGate(PermitSource, Protocol):
@@ -107,14 +107,14 @@ class ClusterMember(Protocol):
     def ended(self) -> bool: ...
     def may_fetch(self) -> bool: ...
     def outbox_has_room(self) -> bool: ...
-    def refuse_fetch(self, host: str, url: str, lease: Lease | None, delay: float) -> None: ...
+    def refuse_fetch(self, host: str, url: str, fetch: Fetch | None, delay: float) -> None: ...
     def over(self, reason: str) -> None: ...
     def publish(self) -> None: ...
 
 
 class ReadCounter(Protocol):
-    def read(self, lease: Lease, page: Exchange, links: Sequence[str]) -> None: ...
-    def recall(self, lease: Lease, page: Exchange, size: int, *, again: bool) -> None: ...
+    def read(self, fetch: Fetch, page: Exchange, links: Sequence[str]) -> None: ...
+    def recall(self, fetch: Fetch, page: Exchange, size: int, *, again: bool) -> None: ...
 
 
 class OutsideFetches:
@@ -153,7 +153,7 @@ def follows_links(crawler: Crawler) -> bool:
 
 
 class Crawl:
-    """The frontier of one crawl, and the leases that are out."""
+    """The frontier of one crawl, and the fetches that are out."""
 
     now = staticmethod(time.monotonic)
     """The clock of the crawl."""
@@ -169,7 +169,7 @@ class Crawl:
             domains = list(domains)
             vars(crawler.spider)["allowed_domains"] = domains
         self.filters.use_scope(domains)
-        self.leases: dict[Request, Lease] = {}  # of the requests that are under way
+        self.fetches: dict[Request, Fetch] = {}  # of the requests that are under way
         self.engine: Engine | None = None  # None with a scheduler that is not the suite's
         self.agent: ClusterMember | None = None  # None where one process crawls alone
         self.rates: RateGate | None = None  # None where nobody else fetches from the hosts
@@ -262,15 +262,15 @@ class Crawl:
         if self.engine is not None:
             self.engine.wake()
 
-    def request_of(self, lease: Lease) -> Request:
-        """The request of *lease*, made at the first use, for whoever works with Scrapy's."""
-        if lease.request is None:
+    def request_of(self, fetch: Fetch) -> Request:
+        """The request of *fetch*, made at the first use, for whoever works with Scrapy's."""
+        if fetch.request is None:
             try:
-                lease.request = self.translator.request(lease.entry)
+                fetch.request = self.translator.request(fetch.entry)
             except CodecError:  # it was good enough to be fetched
-                lease.request = Request(lease.entry.url)
-            self.leases[lease.request] = lease
-        return lease.request
+                fetch.request = Request(fetch.entry.url)
+            self.fetches[fetch.request] = fetch
+        return fetch.request
 
     def close_job(self, reason: str = "") -> None:
         """Close the job directory, after the extensions have written to it."""

@@ -24,7 +24,7 @@ from scrapy.statscollectors import StatsCollector
 from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite.analysis.ranks import ScoreTable
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.errors import FilterError, SettingsError
 from scrapy_spider_suite.exceptions import FilterRefused, HostExcluded
 from scrapy_spider_suite.fetch.exchange import Exchange
@@ -494,12 +494,12 @@ class CrawlFilters:
         return entry.hops_outside or self.beyond(normalize(entry.url) or entry.url, 0)
 
     def links_wanted(
-        self, stage: Stage, links: list[str], lease: Lease, page: Exchange | None = None
+        self, stage: Stage, links: list[str], fetch: Fetch, page: Exchange | None = None
     ) -> list[str]:
-        """The links of the page of *lease* that the filter of *stage*, which sees *page*, wants."""
+        """The links of the page of *fetch* that the filter of *stage*, which sees *page*, wants."""
         if not links or stage not in self.stages:
             return links
-        entry, seen = lease.entry, None if page is None else filtered_page(page)
+        entry, seen = fetch.entry, None if page is None else filtered_page(page)
         via = normalize(entry.url) or ""
         within = LinkFacts(via, entry.depth + 1, 0, "", seen)
         if not self.opens_scope:
@@ -510,7 +510,7 @@ class CrawlFilters:
         kept.update(self._wanted(stage, [url for url in links if url in far], without))
         return [url for url in links if url in kept]
 
-    def admits(self, entry: entries.Entry, parent: Lease | None) -> bool:
+    def admits(self, entry: entries.Entry, parent: Fetch | None) -> bool:
         """Whether *entry*, of the page of *parent*, may enter the queue; seeds always may."""
         found = self.for_stage(Stage.SCHEDULE)
         if found is None or entry.flags & _EXEMPT:

@@ -19,7 +19,7 @@ from scrapy.http import HtmlResponse
 
 from scrapy_spider_suite.crawl.assembly import CrawlParts
 from scrapy_spider_suite.crawl.context import Engine
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.fetch.exchange import Exchange
@@ -37,17 +37,17 @@ _OF_LINKS: Final = frozenset({"content-language", "content-type", "link", "x-rob
 """Fields that say of a page which links it has, or whether filters want them."""
 
 
-def is_recoverable(fetch: Capture, page: Exchange) -> bool:
-    if fetch.truncated or fetch.original is not None or fetch.url != page.url:
+def is_recoverable(capture: Capture, page: Exchange) -> bool:
+    if capture.truncated or capture.original is not None or capture.url != page.url:
         return False
-    if len(fetch.url) > URL_MAX:  # it is not packed
+    if len(capture.url) > URL_MAX:  # it is not packed
         return False
     try:
-        size, decoded, method = len(fetch.body), fetch.decoded, fetch.method
-        fitted = http_records.fit_head(fetch.head, size, decoded=decoded, method=method)
+        size, decoded, method = len(capture.body), capture.decoded, capture.method
+        fitted = http_records.fit_head(capture.head, size, decoded=decoded, method=method)
         head = http_records.parse_head(fitted)
         # More than that is another body: a small one may decompress to a very large one.
-        if decode_body(head, fetch.body, len(page.body)) != page.body:
+        if decode_body(head, capture.body, len(page.body)) != page.body:
             return False
     except PackError:
         return False
@@ -98,31 +98,31 @@ class DeferredLinks:
         """How many pages wait to be read; 0 where nobody follows links."""
         return len(self._pages.waiting) if self._stages.passes_links else 0
 
-    def settle(self, lease: Lease) -> None:
-        """The page of *lease* has settled: read it now if it cannot be read later."""
-        page, lease.unread = lease.unread, None
+    def settle(self, fetch: Fetch) -> None:
+        """The page of *fetch* has settled: read it now if it cannot be read later."""
+        page, fetch.unread = fetch.unread, None
         if page is None:
             return
-        if lease.fate(self._crawl.frontier.policy.retry_times)[0] is State.PENDING:
+        if fetch.fate(self._crawl.frontier.policy.retry_times)[0] is State.PENDING:
             return  # it is fetched again
-        packing = self.packs_for(lease)
-        if packing is not None and is_recoverable(lease.fetches[-1], page):
+        packing = self.packs_for(fetch)
+        if packing is not None and is_recoverable(fetch.captures[-1], page):
             self._pages.waiting.note_folder(str(packing.folder))
             self._finder.add(packing.folder)
-            fetch, facts = lease.fetches[-1], lease.facts
-            lease.stored = StoredPage(
-                fetch.url, fetch.time, again=facts is not None and facts.again,
-                visited=lease.plan is not None,
-                first=not self._crawl.frontier.residents.records.get(lease.entry.host).done,
+            capture, facts = fetch.captures[-1], fetch.facts
+            fetch.stored = StoredPage(
+                capture.url, capture.time, again=facts is not None and facts.again,
+                visited=fetch.plan is not None,
+                first=not self._crawl.frontier.residents.records.get(fetch.entry.host).done,
             )  # fmt: skip
             return
         self._stats.inc_value("suite/extract/at_once")
-        if not self._read(lease, page):
-            lease.faults.add(Event.CALLBACK_ERROR)
+        if not self._read(fetch, page):
+            fetch.faults.add(Event.CALLBACK_ERROR)
 
-    def packs_for(self, lease: Lease) -> PagePacks | None:
-        """The packs that will have the last answer of *lease*, whose page has settled."""
-        return next((each for each in self._packs if each.packs_page(lease)), None)
+    def packs_for(self, fetch: Fetch) -> PagePacks | None:
+        """The packs that will have the last answer of *fetch*, whose page has settled."""
+        return next((each for each in self._packs if each.packs_page(fetch)), None)
 
     def poll(self, *, starving: bool) -> None:
         """Read the links of some pages, if they are wanted; *starving*: nothing can be fetched."""
@@ -221,27 +221,27 @@ class DeferredLinks:
 
     def _extract(self, found: FoundPage, answer: Exchange) -> None:
         crawl, page, stored = self._crawl, found.page, found.stored
-        lease = Lease(page.entry, None, status=answer.status, stored=stored)
+        fetch = Fetch(page.entry, None, status=answer.status, stored=stored)
         if crawl.counter is not None:
-            crawl.counter.recall(lease, answer, found.size, again=stored.again)
+            crawl.counter.recall(fetch, answer, found.size, again=stored.again)
         try:
-            if not self._read(lease, answer):
-                self._give_up(page, Event.CALLBACK_ERROR, lease)
-            elif crawl.frontier.stored_links.finish(page, lease, crawl.now()):
+            if not self._read(fetch, answer):
+                self._give_up(page, Event.CALLBACK_ERROR, fetch)
+            elif crawl.frontier.stored_links.finish(page, fetch, crawl.now()):
                 self._stats.inc_value("suite/extract/read")
         finally:
-            if lease.request is not None:
-                del crawl.leases[lease.request]
+            if fetch.request is not None:
+                del crawl.fetches[fetch.request]
 
-    def _read(self, lease: Lease, page: Exchange) -> bool:
+    def _read(self, fetch: Fetch, page: Exchange) -> bool:
         if not self._stages.passes_links:
             return True
         try:
-            self._stages.follower.read(lease, page)
+            self._stages.follower.read(fetch, page)
         except Exception:  # the project's own code
             self._stats.inc_value("suite/extract/hook_errors")
             logger.exception("choose_links or link_priority failed with %s", page.url)
-            lease.links, lease.children = [], []
+            fetch.links, fetch.children = [], []
             return False
         return True
 
@@ -254,9 +254,9 @@ class DeferredLinks:
             more = " (further ones are only counted)" if lost == _TOLD else ""
             logger.error("the links of %s cannot be read: %s%s", page.entry.url, why, more)
 
-    def _give_up(self, page: UnreadPage, event: Event, lease: Lease | None = None) -> bool:
+    def _give_up(self, page: UnreadPage, event: Event, fetch: Fetch | None = None) -> bool:
         crawl = self._crawl
-        return self._pages.give_up(page, event, crawl.now() + crawl.frontier.wall_offset, lease)
+        return self._pages.give_up(page, event, crawl.now() + crawl.frontier.wall_offset, fetch)
 
     def stop(self) -> None:
         self._ended = True

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.assembly import CrawlParts
     from scrapy_spider_suite.crawl.context import Engine
     from scrapy_spider_suite.crawl.loop_plan import LoopPlan
-    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.queue.leases import Fetch
     from scrapy_spider_suite.crawl.visits import RequestSource
     from scrapy_spider_suite.fetch.connections import Connection
     from scrapy_spider_suite.fetch.exchange import Exchange
@@ -87,10 +87,10 @@ class FetchLoop:
         self._plans = crawl.frontier.commit.planner.revisits
         self._workbench = crawl.frontier.workbench
         self._observers = fetch_observers(crawl.crawler)
-        self._aside: deque[Lease] = deque()
+        self._aside: deque[Fetch] = deque()
         self.flying: set[LoopExchange] = set()
         self._begun = 0  # fetches that are not settled
-        self._placed: set[Lease] = set()  # that have a place, without a transfer
+        self._placed: set[Fetch] = set()  # that have a place, without a transfer
         self._tasks: set[asyncio.Task[None]] = set()
         self._scheduled = False
         self._changed(crawl.settings)
@@ -118,13 +118,13 @@ class FetchLoop:
             self._scheduled = True
             self._loop.call_soon(self._pump)
 
-    def pop_aside(self) -> Lease | None:
+    def pop_aside(self) -> Fetch | None:
         """Return the next fetch that is left to the engine."""
         return self._aside.popleft() if self._aside else None
 
     def put_back_aside(self) -> None:
-        while (lease := self.pop_aside()) is not None:
-            self._crawl.frontier.commit.put_back(lease, self._crawl.now())
+        while (fetch := self.pop_aside()) is not None:
+            self._crawl.frontier.commit.put_back(fetch, self._crawl.now())
 
     def _pump(self) -> None:
         self._scheduled = False
@@ -137,40 +137,40 @@ class FetchLoop:
         if engine.closing or crawl.stopping or engine.paused or slot is None:
             return
         flying, aside, active = self.flying, self._aside, scrapy_engine.downloader.active
-        next_lease, most = self._source.next_lease, self._most or 1 << 30
+        acquire, most = self._source.acquire, self._most or 1 << 30
         for _ in range(_PORTION):
             taken = len(flying) + len(self._placed) + len(aside) + len(active)
             if taken >= most or slot.needs_backout():
                 return
-            lease = next_lease()
-            if lease is None:
+            fetch = acquire()
+            if fetch is None:
                 break
-            visit, entry = lease.visit, lease.entry
+            visit, entry = fetch.visit, fetch.entry
             if (
                 visit is None or entry.payload is not None or entry.flags & _USER
                 or not visit.host.connect_to or not entry.url.startswith("http")
             ):  # fmt: skip
-                self._leave_to_engine(lease)
+                self._leave_to_engine(fetch)
             else:
-                self._begin(lease, visit)
+                self._begin(fetch, visit)
         else:
             self.schedule()  # others have a turn first: a host may have many rows to be refused
         if not self._begun and not crawl.frontier.pending:
             engine.wake_engine()  # it may be idle now
 
-    def _leave_to_engine(self, lease: Lease) -> None:
-        self._aside.append(lease)
+    def _leave_to_engine(self, fetch: Fetch) -> None:
+        self._aside.append(fetch)
         self._engine.wake_engine()
 
     # Check
 
-    def _begin(self, lease: Lease, visit: Visit) -> None:
-        refusal = lease.refusal
+    def _begin(self, fetch: Fetch, visit: Visit) -> None:
+        refusal = fetch.refusal
         server = visit.host.connect_to  # may be another one, or none, after a wait
         try:
             for check in self._plan.checks if refusal is None else ():
-                if check(lease, server):
-                    self._leave_to_engine(lease)  # robots.txt is to be fetched first
+                if check(fetch, server):
+                    self._leave_to_engine(fetch)  # robots.txt is to be fetched first
                     return
         except JobDamagedError:
             raise
@@ -183,14 +183,14 @@ class FetchLoop:
         self._counts["scheduler/dequeued/disk"] += 1
         if refusal is not None:
             self._count_exception(refusal)
-            self._fail(lease, refusal)
-        elif lease.plan is not None and lease.plan.packed is not None:
-            self._placed.add(lease)
-            self._run(self._prepare_and_send(lease, visit, server), lease)
+            self._fail(fetch, refusal)
+        elif fetch.plan is not None and fetch.plan.packed is not None:
+            self._placed.add(fetch)
+            self._run(self._prepare_and_send(fetch, visit, server), fetch)
         elif self._has_to_wait(visit):
-            self._run(self._wait_and_send(lease, visit, server), lease)
+            self._run(self._wait_and_send(fetch, visit, server), fetch)
         else:
-            self._send(lease, visit, server)
+            self._send(fetch, visit, server)
 
     def _has_to_wait(self, visit: Visit) -> bool:
         if not visit.undisturbed():
@@ -200,27 +200,27 @@ class FetchLoop:
         rates = self._crawl.rates
         return rates is not None and rates.pause(visit.host, visit.address) > 0
 
-    async def _prepare_and_send(self, lease: Lease, visit: Visit, server: str) -> None:
-        await self._parts.revisits.prepare(lease)
-        self._placed.discard(lease)
-        await self._wait_and_send(lease, visit, server)
+    async def _prepare_and_send(self, fetch: Fetch, visit: Visit, server: str) -> None:
+        await self._parts.revisits.prepare(fetch)
+        self._placed.discard(fetch)
+        await self._wait_and_send(fetch, visit, server)
 
-    async def _wait_and_send(self, lease: Lease, visit: Visit, server: str) -> None:
+    async def _wait_and_send(self, fetch: Fetch, visit: Visit, server: str) -> None:
         crawl, wire = self._crawl, self._parts.wire
         host, address = visit.host, visit.address
 
         def may() -> None:
-            crawl.policy_file.refuse_excluded(host.key, lease.entry.url, server)
+            crawl.policy_file.refuse_excluded(host.key, fetch.entry.url, server)
 
         if not visit.wired and visit.pause_to_begin(crawl.now()):
             await wire.queue_to_begin(visit, may)
         if self._has_to_wait(visit):
             await wire.queue_again(host, address, may)
-        self._send(lease, visit, server)
+        self._send(fetch, visit, server)
 
     # Fetch
 
-    def _send(self, lease: Lease, visit: Visit, server: str) -> None:
+    def _send(self, fetch: Fetch, visit: Visit, server: str) -> None:
         crawl, plan = self._crawl, self._plan
         host, address = visit.host, visit.address
         self._counts["downloader/request_count"] += 1
@@ -229,25 +229,25 @@ class FetchLoop:
             if crawl.stopping:
                 raise StoppedError("the crawl is being stopped")
             for check in plan.last_checks:
-                check(lease, server)
-            origin, message = plan.request(lease)
-            rest = self._visits.bursts.get(lease)
-            others = rest and self._pipelines.others(lease, rest, origin, server, self._limits)
+                check(fetch, server)
+            origin, message = plan.request(fetch)
+            rest = self._visits.bursts.get(fetch)
+            others = rest and self._pipelines.others(fetch, rest, origin, server, self._limits)
         except JobDamagedError:
             raise
         except Exception as error:  # whatever it is: nothing was sent
-            self._refuse(lease, error)
+            self._refuse(fetch, error)
             return
         now = crawl.now()
-        early = lease.early
+        early = fetch.early
         if isinstance(early, LoopExchange):
-            flight, lease.early = early, None
+            flight, fetch.early = early, None
         elif others:
             flight = Pipeline(
-                lease, visit, message, self._limits, self._over, others, self._timeout
+                fetch, visit, message, self._limits, self._over, others, self._timeout
             )
         else:
-            flight = LoopExchange(lease, visit, message, self._limits, self._over)
+            flight = LoopExchange(fetch, visit, message, self._limits, self._over)
         if crawl.rates is not None:
             flight.grants = crawl.rates.begin(host, address)
         self._workbench.begin(host, address, now, visit=True)
@@ -259,7 +259,7 @@ class FetchLoop:
         crawl.flying = len(self.flying)
         self._counts["downloader/request_bytes"] += len(message)
         if plan.announces:
-            self._announce(signals.request_reached_downloader, lease)
+            self._announce(signals.request_reached_downloader, fetch)
         if flight.over:
             self._loop.call_soon(self._take_early, flight)  # one page a turn
             return
@@ -310,16 +310,16 @@ class FetchLoop:
             f"Getting {flight.url} took longer than {self._timeout} seconds."
         )
 
-    def _run(self, coroutine: Coroutine[Any, Any, None], lease: Lease | None) -> None:
-        # Without a *lease* it deals with its own end.
+    def _run(self, coroutine: Coroutine[Any, Any, None], fetch: Fetch | None) -> None:
+        # Without a *fetch* it deals with its own end.
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
-        task.add_done_callback(partial(self._ran, lease))
+        task.add_done_callback(partial(self._ran, fetch))
 
-    def _ran(self, lease: Lease | None, task: asyncio.Task[None]) -> None:
+    def _ran(self, fetch: Fetch | None, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if lease is not None:
-            self._placed.discard(lease)
+        if fetch is not None:
+            self._placed.discard(fetch)
         error: BaseException | None = None
         if task.cancelled():  # maybe before it began
             error = StoppedError("the crawl was stopped before the transfer")
@@ -328,15 +328,15 @@ class FetchLoop:
         with condemn_on_damage(self._crawl.store):
             if isinstance(error, JobDamagedError):
                 raise error
-            if isinstance(error, Exception) and lease is not None:
-                self._refuse(lease, error)
+            if isinstance(error, Exception) and fetch is not None:
+                self._refuse(fetch, error)
             elif isinstance(error, Exception):
                 logger.error("A fetch of the loop has failed: report this", exc_info=error)
 
-    def _refuse(self, lease: Lease, error: BaseException) -> None:
+    def _refuse(self, fetch: Fetch, error: BaseException) -> None:
         self._count_exception(error)
-        self._visits.heard(lease, event_of_error(error))
-        self._fail(lease, error)
+        self._visits.heard(fetch, event_of_error(error))
+        self._fail(fetch, error)
 
     def _tick(self) -> None:
         self._timer = self._loop.call_later(_TICK, self._tick)
@@ -375,19 +375,19 @@ class FetchLoop:
     # The answer
 
     def _over(self, flight: LoopExchange) -> None:
-        lease = flight.lease
+        fetch = flight.fetch
         with condemn_on_damage(self._crawl.store):
             try:
                 self._take_answer(flight)
             except JobDamagedError:
                 raise
             except Exception as error:  # whatever it is: a fetch that stays keeps the crawl open
-                logger.exception("What came of %s cannot be used", lease.entry.url)
-                if not lease.settled:
-                    self._fail(lease, error)
+                logger.exception("What came of %s cannot be used", fetch.entry.url)
+                if not fetch.settled:
+                    self._fail(fetch, error)
 
     def _take_answer(self, flight: LoopExchange) -> None:
-        lease, visit, connection = flight.lease, flight.visit, flight.connection
+        fetch, visit, connection = flight.fetch, flight.visit, flight.connection
         host, address = visit.host, visit.address
         if connection is not None:
             flight.note_connection(connection)
@@ -404,20 +404,20 @@ class FetchLoop:
             if again or (untouched and isinstance(flight.error, DownloadFailedError)):
                 if again:
                     flight.deadline = self._crawl.now() + self._timeout
-                    self._visits.caps.received(flight, lease)
+                    self._visits.caps.received(flight, fetch)
                 self._resend(flight, connection)
                 return
         self._end_transfer(flight)
-        flight.lease = flight.visit = flight.connection = None  # type: ignore[assignment]
+        flight.fetch = flight.visit = flight.connection = None  # type: ignore[assignment]
         flight.address = flight.address or host.connect_to
-        lease.exchange = flight
+        fetch.exchange = flight
         for observer in self._observers:
-            observer(lease)
+            observer(fetch)
         error = flight.error
         if error is None:
-            self._answered(lease, flight)
+            self._answered(fetch, flight)
         else:
-            self._refuse(lease, error)
+            self._refuse(fetch, error)
             flight.error = None  # its traceback leads back to here
 
     def _end_transfer(self, flight: LoopExchange) -> None:
@@ -426,21 +426,21 @@ class FetchLoop:
         crawl.flying = len(self.flying)
         if flight.leaves is not None:
             flight.leaves.release()
-        self._visits.caps.received(flight, flight.lease)
+        self._visits.caps.received(flight, flight.fetch)
         self._workbench.end(host, address, crawl.now(), visit=True)
         if crawl.rates is not None:
             crawl.rates.end(flight.grants, host, address)
         self._parts.wire.wake(host.key, address.key)
         if self._plan.announces:
-            self._announce(signals.request_left_downloader, flight.lease)
+            self._announce(signals.request_left_downloader, flight.fetch)
         self.schedule()
 
     def _resend(self, flight: LoopExchange, connection: Connection) -> None:
         # The server closed the connection just as it was taken; or it has read the request, so to
         # it this is another one: the delay of the host comes first.
         self._pool.counts["retried"] += 1
-        lease, visit = flight.lease, flight.visit
-        again = LoopExchange(lease, visit, flight.request, self._limits, self._over)
+        fetch, visit = flight.fetch, flight.visit
+        again = LoopExchange(fetch, visit, flight.request, self._limits, self._over)
         again.grants, again.leaves = flight.grants, flight.leaves
         wait = max(visit.host.gap(), visit.address.delay)
         again.began, again.deadline = flight.began, flight.deadline + wait
@@ -453,19 +453,19 @@ class FetchLoop:
         if not flight.over:
             self._run(self._open_and_send(flight, key), None)
 
-    def _answered(self, lease: Lease, exchange: Exchange) -> None:
+    def _answered(self, fetch: Fetch, exchange: Exchange) -> None:
         plan, status, fields = self._plan, exchange.status, exchange.fields
         if exchange.unwanted:
-            lease.heard = Event.MEDIA_TYPE
+            fetch.heard = Event.MEDIA_TYPE
             self._count_exception(UnwantedMediaType(exchange.response))
-            self._end(lease, Event.MEDIA_TYPE, status)
+            self._end(fetch, Event.MEDIA_TYPE, status)
             return
-        lease.heard = event = event_of_status(status)
+        fetch.heard = event = event_of_status(status)
         location = fields.get(b"Location")
         target = location[-1] if location else None
         retry_after = fields.get(b"Retry-After")
         self._visits.note_answer(
-            lease, exchange.url, status, retry_after[-1] if retry_after else None, target
+            fetch, exchange.url, status, retry_after[-1] if retry_after else None, target
         )
         self._counts["downloader/response_count"] += 1
         self._counts[f"downloader/response_status_count/{status}"] += 1
@@ -478,30 +478,30 @@ class FetchLoop:
                 page = self._decoded(exchange)
             if target is not None:
                 leads_elsewhere = self._parts.redirects.follow(
-                    lease, exchange.url, status, target
+                    fetch, exchange.url, status, target
                 )
             revisited = not leads_elsewhere and not self._plans.idle
-            if revisited and self._parts.revisits.note_page(lease, page):
+            if revisited and self._parts.revisits.note_page(fetch, page):
                 raise NotModified(f"{exchange.url} has not changed", page.response)
         except JobDamagedError:
             raise
         except Exception as error:  # of a body that is not what it says, among others
-            self._fail(lease, error)
+            self._fail(fetch, error)
             return
         if leads_elsewhere:
-            self._end(lease, Event.REPLACED, 0)
+            self._end(fetch, Event.REPLACED, 0)
             return
-        lease.page = page
-        if self._crawl.settings.compare_pages and self._parts.duplicates.compare(lease, page):
-            self._placed.add(lease)
-            self._run(self._look_up_and_take(lease, page, event), lease)
+        fetch.page = page
+        if self._crawl.settings.compare_pages and self._parts.duplicates.compare(fetch, page):
+            self._placed.add(fetch)
+            self._run(self._look_up_and_take(fetch, page, event), fetch)
         else:
-            self._take_page(lease, page, event)
+            self._take_page(fetch, page, event)
 
-    async def _look_up_and_take(self, lease: Lease, page: Exchange, event: Event) -> None:
-        await self._parts.duplicates.look_up(lease)
-        self._placed.discard(lease)
-        self._take_page(lease, page, event)
+    async def _look_up_and_take(self, fetch: Fetch, page: Exchange, event: Event) -> None:
+        await self._parts.duplicates.look_up(fetch)
+        self._placed.discard(fetch)
+        self._take_page(fetch, page, event)
 
     def _decoded(self, exchange: Exchange) -> Exchange:
         # Raises IgnoreRequest (too large), and what Scrapy lets through of a broken body.
@@ -513,42 +513,42 @@ class FetchLoop:
 
     # Read links
 
-    def _take_page(self, lease: Lease, page: Exchange, event: Event) -> None:
-        self._visits.answered(lease, event, page.status)
+    def _take_page(self, fetch: Fetch, page: Exchange, event: Event) -> None:
+        self._visits.answered(fetch, event, page.status)
         if self._plan.announces:
-            self._announce_response(lease, page)
+            self._announce_response(fetch, page)
         else:
             self._counts["response_received_count"] += 1
             for count_page in self._plan.page_counters:
                 count_page(None, None, self._spider)
             if self._plan.logs_pages:
-                self._log_crawled(lease, page)
+                self._log_crawled(fetch, page)
         if not 200 <= page.status < 300:
             self._ignore_page(page)
-            self._settle(lease)
+            self._settle(fetch)
             return
         try:
-            parsed = self._parts.pages.run(lease, page)
+            parsed = self._parts.pages.run(fetch, page)
         except JobDamagedError:
             raise
         except Exception:  # the project's own code
-            self._log_spider_error(lease, page)
-            lease.faults.add(Event.CALLBACK_ERROR)
+            self._log_spider_error(fetch, page)
+            fetch.faults.add(Event.CALLBACK_ERROR)
             parsed = False
         if parsed and self._plan.has_callback:
-            self._scrape(lease, page)
+            self._scrape(fetch, page)
         else:
-            self._settle(lease)
+            self._settle(fetch)
 
-    def _scrape(self, lease: Lease, page: Exchange) -> None:
-        request, response = self._crawl.request_of(lease), page.response
+    def _scrape(self, fetch: Fetch, page: Exchange) -> None:
+        request, response = self._crawl.request_of(fetch), page.response
         response.request = request
         scraped = self._scrapy_engine.scraper.enqueue_scrape(response, request)
-        scraped.addBoth(lambda _: self._scraped(lease))
+        scraped.addBoth(lambda _: self._scraped(fetch))
 
-    def _scraped(self, lease: Lease) -> None:
+    def _scraped(self, fetch: Fetch) -> None:
         with condemn_on_damage(self._crawl.store):
-            self._settle(lease)
+            self._settle(fetch)
         self.schedule()
 
     def _ignore_page(self, page: Exchange) -> None:
@@ -562,19 +562,19 @@ class FetchLoop:
 
     # Store and commit
 
-    def _end(self, lease: Lease, event: Event, status: int) -> None:
-        self._visits.answered(lease, event, status)
-        self._settle(lease)
+    def _end(self, fetch: Fetch, event: Event, status: int) -> None:
+        self._visits.answered(fetch, event, status)
+        self._settle(fetch)
 
-    def _fail(self, lease: Lease, error: BaseException) -> None:
-        self._visits.failed(lease, error)
-        self._log_failure(lease, error)
-        self._settle(lease)
+    def _fail(self, fetch: Fetch, error: BaseException) -> None:
+        self._visits.failed(fetch, error)
+        self._log_failure(fetch, error)
+        self._settle(fetch)
 
-    def _settle(self, lease: Lease) -> None:
-        self._engine.settle(lease)
-        if lease.request is not None:
-            self._crawl.leases.pop(lease.request, None)
+    def _settle(self, fetch: Fetch) -> None:
+        self._engine.settle(fetch)
+        if fetch.request is not None:
+            self._crawl.fetches.pop(fetch.request, None)
         if self._begun:
             self._begun -= 1
             if not self._begun:
@@ -582,14 +582,14 @@ class FetchLoop:
 
     # What Scrapy would say
 
-    def _announce(self, signal: object, lease: Lease) -> None:
+    def _announce(self, signal: object, fetch: Fetch) -> None:
         crawler = self._crawl.crawler
         crawler.signals.send_catch_log(
-            signal=signal, request=self._crawl.request_of(lease), spider=crawler.spider
+            signal=signal, request=self._crawl.request_of(fetch), spider=crawler.spider
         )
 
-    def _announce_response(self, lease: Lease, page: Exchange) -> None:
-        crawler, request = self._crawl.crawler, self._crawl.request_of(lease)
+    def _announce_response(self, fetch: Fetch, page: Exchange) -> None:
+        crawler, request = self._crawl.crawler, self._crawl.request_of(fetch)
         response = page.response
         response.request = request
         for signal in (signals.response_downloaded, signals.response_received):
@@ -597,24 +597,24 @@ class FetchLoop:
                 signal=signal, response=response, request=request, spider=crawler.spider
             )
 
-    def _log_crawled(self, lease: Lease, page: Exchange) -> None:
-        spider, request = self._spider, self._crawl.request_of(lease)
+    def _log_crawled(self, fetch: Fetch, page: Exchange) -> None:
+        spider, request = self._spider, self._crawl.request_of(fetch)
         words = self._scrapy_engine.logformatter.crawled(request, page.response, spider)
         if words is not None:
             _ENGINE_LOG.log(*logformatter_adapter(words), extra={"spider": spider})
 
-    def _log_failure(self, lease: Lease, error: BaseException) -> None:
+    def _log_failure(self, fetch: Fetch, error: BaseException) -> None:
         if isinstance(error, IgnoreRequest):
             return
         try:
-            self._log_download_error(lease, error)
+            self._log_download_error(fetch, error)
         except Exception:  # the project's own formatter
-            logger.exception("The failure of %s cannot be logged", lease.entry.url)
+            logger.exception("The failure of %s cannot be logged", fetch.entry.url)
 
-    def _log_download_error(self, lease: Lease, error: BaseException) -> None:
+    def _log_download_error(self, fetch: Fetch, error: BaseException) -> None:
         spider, failure = self._spider, _failure(error)
         words = self._scrapy_engine.logformatter.download_error(
-            failure, self._crawl.request_of(lease), spider
+            failure, self._crawl.request_of(fetch), spider
         )
         if words is None:
             return
@@ -623,9 +623,9 @@ class FetchLoop:
             exc_info=failure_to_exc_info(failure),
         )  # fmt: skip
 
-    def _log_spider_error(self, lease: Lease, page: Exchange) -> None:
+    def _log_spider_error(self, fetch: Fetch, page: Exchange) -> None:
         self._scrapy_engine.scraper.handle_spider_error(
-            _failure(), self._crawl.request_of(lease), page.response
+            _failure(), self._crawl.request_of(fetch), page.response
         )
 
     def _count_exception(self, error: BaseException) -> None:

@@ -15,7 +15,7 @@ from scrapy.crawler import Crawler
 from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.context import Crawl
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import VIA, StoppedError, hostname
 from scrapy_spider_suite.exceptions import (
     HostWaitsTooLong,
@@ -65,22 +65,22 @@ class Caps:
         self._bandwidth.rate = settings.max_bandwidth
         return self._bandwidth.wait(now)
 
-    def book(self, lease: Lease, now: float) -> None:
-        lease.booked = self._bandwidth.book(now)
+    def book(self, fetch: Fetch, now: float) -> None:
+        fetch.booked = self._bandwidth.book(now)
 
-    def settle(self, lease: Lease) -> None:
-        if lease.booked:
-            self._bandwidth.settle(lease.booked, lease.received, self._crawl.now())
-            lease.booked, lease.received = 0.0, 0
+    def settle(self, fetch: Fetch) -> None:
+        if fetch.booked:
+            self._bandwidth.settle(fetch.booked, fetch.received, self._crawl.now())
+            fetch.booked, fetch.received = 0.0, 0
 
     @contextmanager
-    def bounded(self, request: Request, lease: Lease | None) -> Iterator[None]:
+    def bounded(self, request: Request, fetch: Fetch | None) -> Iterator[None]:
         """Tell the download handler how much of a page is wanted; meta of *request* wins."""
         settings, meta = self._crawl.settings, request.meta
         mine: dict[str, object] = {}
-        if lease is not None and settings.body_max and TRUNCATE not in meta:
+        if fetch is not None and settings.body_max and TRUNCATE not in meta:
             mine[TRUNCATE] = settings.body_max
-        if lease is not None and settings.media_types and self._crawl.settings.broad:
+        if fetch is not None and settings.media_types and self._crawl.settings.broad:
             mine |= {} if MEDIA_TYPES in meta else {MEDIA_TYPES: settings.media_types}
         meta.update(mine)
         try:
@@ -89,17 +89,17 @@ class Caps:
             for key in mine:
                 meta.pop(key, None)
 
-    def received(self, exchange: Exchange, lease: Lease | None) -> None:
+    def received(self, exchange: Exchange, fetch: Fetch | None) -> None:
         """Count the bytes of a transfer, of a failed one too.
 
         For handlers that do not tell, the body alone counts.
         """
         size = exchange.size or len(exchange.body)
         self._crawl.frontier.counters.bytes += size
-        if lease is None:
+        if fetch is None:
             self._bandwidth.charge(size, self._crawl.now())
             return
-        lease.received += size
+        fetch.received += size
         if TRUNCATED in exchange.flags:
             self._crawl.crawler.stats.inc_value("suite/response/truncated")
 
@@ -229,7 +229,7 @@ def _finish(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-FetchObserver = Callable[[Lease], None]
+FetchObserver = Callable[[Fetch], None]
 
 _observers: WeakKeyDictionary[Crawler, list[FetchObserver]] = WeakKeyDictionary()
 
@@ -247,7 +247,7 @@ def fetch_observers(crawler: Crawler) -> list[FetchObserver]:
 
 
 def end_exchange(
-    crawler: Crawler, request: Request, lease: Lease | None, response: Response | None,
+    crawler: Crawler, request: Request, fetch: Fetch | None, response: Response | None,
     error: BaseException | None, began: float,
 ) -> Exchange:  # fmt: skip
     """Tell the observers how *request*, sent *began* (seconds since the epoch), ended."""
@@ -261,7 +261,7 @@ def end_exchange(
     exchange.address = exchange.address or request.meta.get(ADDRESS, "")
     observers = fetch_observers(crawler)
     if observers:
-        fetch = lease or Lease(_entry_aside(request), None, aside=True)
+        fetch = fetch or Fetch(_entry_aside(request), None, aside=True)
         fetch.exchange = exchange
         for observer in observers:
             observer(fetch)

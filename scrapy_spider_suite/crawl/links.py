@@ -19,7 +19,7 @@ from scrapy import Spider
 from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.context import Crawl
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import (
     SITEMAP,
     redirect_target,
@@ -125,29 +125,29 @@ class LinkFollower:
             project.urllength_limit,
         )
 
-    def follow(self, lease: Lease, page: Exchange) -> None:
-        """Read the links of *page*, the page of *lease*, now or, on demand, later."""
-        if not has_links(lease.entry, page):
+    def follow(self, fetch: Fetch, page: Exchange) -> None:
+        """Read the links of *page*, the page of *fetch*, now or, on demand, later."""
+        if not has_links(fetch.entry, page):
             return
-        later = self._crawl.settings.read_links == "on-demand" and not lease.entry.volatile
+        later = self._crawl.settings.read_links == "on-demand" and not fetch.entry.volatile
         # What is known of a duplicate is known as it comes.
-        if later and not (lease.likeness is not None and lease.likeness.repeats):
-            lease.unread = page  # until it is settled, when it is known where it is packed
+        if later and not (fetch.likeness is not None and fetch.likeness.repeats):
+            fetch.unread = page  # until it is settled, when it is known where it is packed
         else:
-            self.read(lease, page)
+            self.read(fetch, page)
 
-    def read(self, lease: Lease, page: Exchange) -> None:
-        """Give the links of *page*, the page of *lease*, to the lease."""
+    def read(self, fetch: Fetch, page: Exchange) -> None:
+        """Give the links of *page*, the page of *fetch*, to the fetch."""
         crawl = self._crawl
-        found, lease.outlinks = read_links(page, crawl.settings)
+        found, fetch.outlinks = read_links(page, crawl.settings)
         if crawl.counter is not None:
-            crawl.counter.read(lease, page, found.links)
+            crawl.counter.read(fetch, page, found.links)
         links = found.links
         if found.nofollow:
             crawl.counts["suite/links/nofollow_pages"] += 1
             links = []
         elif (
-            lease.likeness is not None and lease.likeness.repeats
+            fetch.likeness is not None and fetch.likeness.repeats
             and not crawl.settings.follow_duplicates
         ):  # fmt: skip
             crawl.counts["suite/duplicates/not_followed"] += 1
@@ -156,12 +156,12 @@ class LinkFollower:
             links = [found.canonical, *links]
         spelt = self._respelled(page, links)
         crawl.counts["suite/links/found"] += len(found.links)
-        links = self._wanted(lease, page, spelt)
-        self.learn_traps(lease, page, spelt)
-        kept = self._hand_over(lease, page, links, self._choose, self._rank)
+        links = self._wanted(fetch, page, spelt)
+        self.learn_traps(fetch, page, spelt)
+        kept = self._hand_over(fetch, page, links, self._choose, self._rank)
         crawl.counts["suite/links/followed"] += len(kept)
         if not found.nofollow:
-            self.guess_urls(lease, page)
+            self.guess_urls(fetch, page)
 
     def _respelled(self, page: Exchange, links: list[str]) -> list[str]:
         normal = self._normal
@@ -178,19 +178,19 @@ class LinkFollower:
             self._crawl.counts["suite/links/respelled"] += normal.changed - before
         return found
 
-    def learn_traps(self, lease: Lease, page: Exchange, links: list[str]) -> None:
+    def learn_traps(self, fetch: Fetch, page: Exchange, links: list[str]) -> None:
         """Let the traps of the job learn from *page*, with all its *links*."""
-        frontier, late = self._crawl.frontier, lease.stored
-        visited = lease.plan is not None if late is None else late.visited
+        frontier, late = self._crawl.frontier, fetch.stored
+        visited = fetch.plan is not None if late is None else late.visited
         # A page that is visited again is no evidence that others say the same.
         if not frontier.policy.traps.any or visited:
             return
-        url = normalize(lease.entry.url)  # a spider's own request may be spelt otherwise
+        url = normalize(fetch.entry.url)  # a spider's own request may be spelt otherwise
         if url is not None:
-            pages = frontier.residents.records.get(lease.entry.host).done
+            pages = frontier.residents.records.get(fetch.entry.host).done
             if late is not None:  # it is one of them
                 pages = 0 if late.first else max(1, pages - 1)
-            repeats = lease.likeness is not None and lease.likeness.of_host
+            repeats = fetch.likeness is not None and fetch.likeness.of_host
             frontier.traps.learn_page(
                 url, host_of(url), page.body, links, pages=pages, repeats=repeats
             )
@@ -198,14 +198,14 @@ class LinkFollower:
     def _outside_traps(self, links: list[str]) -> list[str]:
         return self._crawl.frontier.traps.passed(links, time.gmtime().tm_year)
 
-    def give_sitemap_links(self, lease: Lease, page: Exchange, links: list[str]) -> list[str]:
-        """Give the wanted *links* of a sitemap to the lease; return them.
+    def give_sitemap_links(self, fetch: Fetch, page: Exchange, links: list[str]) -> list[str]:
+        """Give the wanted *links* of a sitemap to the fetch; return them.
 
         Hooks of the spider that fail are left out, for a sitemap is no page.
         """
-        links = self._wanted(lease, page, links)
+        links = self._wanted(fetch, page, links)
         try:
-            return self._hand_over(lease, page, links, self._choose, self._rank)
+            return self._hand_over(fetch, page, links, self._choose, self._rank)
         except Exception:  # the project's own code
             self._stats.inc_value("suite/sitemap/hook_errors")
             if not self._failed:
@@ -215,15 +215,15 @@ class LinkFollower:
                     "taken without (further ones are only counted: suite/sitemap/hook_errors)",
                     page.url,
                 )  # fmt: skip
-            return self._hand_over(lease, page, links, None, None)
+            return self._hand_over(fetch, page, links, None, None)
 
-    def _wanted(self, lease: Lease, page: Exchange, links: list[str]) -> list[str]:
-        depth = lease.entry.depth + 1
+    def _wanted(self, fetch: Fetch, page: Exchange, links: list[str]) -> list[str]:
+        depth = fetch.entry.depth + 1
         # Over-long links are out already: most crawls have nothing left to decide link by link.
         if not self._scope.everywhere(depth):
             links = [url for url in links if self.in_scope(url, depth)]
-        if self._is_deepest(lease.entry):
-            found, host = len(links), lease.entry.host
+        if self._is_deepest(fetch.entry):
+            found, host = len(links), fetch.entry.host
             links = [url for url in links if host_of(url) != host]
             refused = f"suite/links/refused/{OutOfScope.TOO_DEEP_ON_HOST.value}"
             self._crawl.counts[refused] += found - len(links)
@@ -231,7 +231,7 @@ class LinkFollower:
         filters = self._crawl.filters
         if Stage.FOLLOW not in filters.stages:
             return links
-        return filters.links_wanted(Stage.FOLLOW, links, lease, page)
+        return filters.links_wanted(Stage.FOLLOW, links, fetch, page)
 
     def _is_deepest(self, page: Entry) -> bool:
         frontier = self._crawl.frontier
@@ -249,16 +249,16 @@ class LinkFollower:
         self._crawl.counts[f"suite/links/refused/{reason.value}"] += 1
         return False
 
-    def _response(self, lease: Lease, page: Exchange) -> Response:
+    def _response(self, fetch: Fetch, page: Exchange) -> Response:
         # For hooks of the spider.
         response = page.response
         if response.request is None:
-            response.request = self._crawl.request_of(lease)
+            response.request = self._crawl.request_of(fetch)
         return response
 
-    def guess_urls(self, lease: Lease, page: Exchange) -> None:
+    def guess_urls(self, fetch: Fetch, page: Exchange) -> None:
         """Add URLs that nobody linked to, if SUITE_GUESS_URLS says so."""
-        crawl, entry, kind = self._crawl, lease.entry, self._crawl.settings.guess_urls
+        crawl, entry, kind = self._crawl, fetch.entry, self._crawl.settings.guess_urls
         if kind == "none" or self._is_deepest(entry):
             return
         url = normalize(entry.url)
@@ -272,43 +272,43 @@ class LinkFollower:
             # Another spelling of what it should be is no URL that nobody linked to.
             own = normal.is_plain or normal.respell(url) == url
             links = [url] if own and self.in_scope(url, depth) else []
-            links = filters.links_wanted(Stage.FOLLOW, links, lease, page)
-            links = filters.links_wanted(Stage.SCHEDULE, links, lease)
+            links = filters.links_wanted(Stage.FOLLOW, links, fetch, page)
+            links = filters.links_wanted(Stage.SCHEDULE, links, fetch)
             return bool(links and self._outside_traps(links))
 
-        out = filters.out(lease.entry)
+        out = filters.out(fetch.entry)
         for guess in crawl.frontier.traps.miner.mine(entry, kind, MOST_GUESSES, wanted):
             guess.hops_outside = filters.beyond(guess.url, out)
-            lease.children.append(guess)
+            fetch.children.append(guess)
 
     def _hand_over(
-        self, lease: Lease, page: Exchange, links: list[str], choose: ChooseLinks | None,
+        self, fetch: Fetch, page: Exchange, links: list[str], choose: ChooseLinks | None,
         rank: LinkPriority | None,
     ) -> list[str]:  # fmt: skip
-        filters, entry = self._crawl.filters, lease.entry
+        filters, entry = self._crawl.filters, fetch.entry
         if choose is not None:
-            chosen = list(choose(self._response(lease, page), links))
+            chosen = list(choose(self._response(fetch, page), links))
             if own := {*chosen}.difference(links):  # new URLs are normalised
                 spelled = (self._normal(url) if url in own else url for url in chosen)
                 chosen = list(dict.fromkeys(filter(None, spelled)))
             links = chosen
         if Stage.SCHEDULE in filters.stages:
-            links = filters.links_wanted(Stage.SCHEDULE, links, lease)
+            links = filters.links_wanted(Stage.SCHEDULE, links, fetch)
         policy = self._crawl.translator.referers.policy(page)
         if rank is None and not filters.opens_scope:
-            lease.links.extend(links)
-            lease.referrer_policy = policy
+            fetch.links.extend(links)
+            fetch.referrer_policy = policy
             return links
         out = filters.out(entry)
         made = [
             Entry(
                 host_of(url), url, depth=entry.depth + 1, referrer=entry.url,
-                priority=0 if rank is None else rank(self._response(lease, page), url),
+                priority=0 if rank is None else rank(self._response(fetch, page), url),
                 hops_outside=filters.beyond(url, out), referrer_policy=policy,
             )
             for url in links
         ]  # fmt: skip
-        lease.children.extend(made)
+        fetch.children.extend(made)
         return links
 
 
@@ -400,8 +400,8 @@ class SitemapLinks:
     async def read(self, response: Response) -> None:
         """The callback of sitemaps: read *response* beside the crawl."""
         request = response.request
-        lease = None if request is None else self._crawl.leases.get(request)
-        if request is None or lease is None or not self._pages.passes_links:
+        fetch = None if request is None else self._crawl.fetches.get(request)
+        if request is None or fetch is None or not self._pages.passes_links:
             return
         if not 200 <= response.status < 300:
             return
@@ -412,16 +412,16 @@ class SitemapLinks:
             found = iterate_in_thread(lambda: _portions(body))
             async with self._reading, aclosing(found) as portions:
                 async for portion in portions:
-                    self._admit(lease, page, voucher, portion, follower)
+                    self._admit(fetch, page, voucher, portion, follower)
         except BadSitemap as error:
             self._stats.inc_value("suite/sitemap/unreadable")
             logger.debug("Sitemap %s: %s", response.url, error)
 
     def _admit(
-        self, lease: Lease, sitemap: Exchange, voucher: str, portion: list[SitemapEntry],
+        self, fetch: Fetch, sitemap: Exchange, voucher: str, portion: list[SitemapEntry],
         follower: LinkFollower,
     ) -> None:  # fmt: skip
-        page, stats = lease.entry, self._stats
+        page, stats = fetch.entry, self._stats
         own = {registered_domain(voucher), registered_domain(host_of(page.url))}
         pages: dict[str, int | None] = {}
         nested: list[str] = []
@@ -437,7 +437,7 @@ class SitemapLinks:
             else:
                 pages[url] = location.lastmod
         if pages:
-            kept = follower.give_sitemap_links(lease, sitemap, list(pages))
+            kept = follower.give_sitemap_links(fetch, sitemap, list(pages))
             stats.inc_value("suite/sitemap/urls", len(pages))
             stats.inc_value("suite/sitemap/followed", len(kept))
             for url in kept:
@@ -450,9 +450,9 @@ class SitemapLinks:
         elif nested:
             wanted = [url for url in nested if follower.in_scope(url, page.depth + 1)]
             made = self._entries(wanted, voucher, page.url, page.depth + 1)
-            lease.children.extend(made)
+            fetch.children.extend(made)
             stats.inc_value("suite/sitemap/nested", len(made))
-        self._crawl.frontier.admission.adopt(lease, [], self._crawl.now())
+        self._crawl.frontier.admission.adopt(fetch, [], self._crawl.now())
 
     def _claim(self, url: str, lastmod: int | None) -> None:
         if lastmod is not None:

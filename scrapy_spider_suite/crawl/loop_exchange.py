@@ -15,7 +15,7 @@ from scrapy_spider_suite.frontier.entries import Flag
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.loop_plan import LoopPlan
     from scrapy_spider_suite.crawl.queue.frontier import Frontier
-    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.queue.leases import Fetch
     from scrapy_spider_suite.fetch.connections import Connection
     from scrapy_spider_suite.fetch.http_messages import Origin
     from scrapy_spider_suite.frontier.workbench import Departure, Visit
@@ -37,16 +37,23 @@ class LoopExchange(Exchange):
     """
 
     __slots__ = (
-        "connection", "deadline", "expires", "fresh", "grants", "lease", "leaves", "visit",
+        "connection",
+        "deadline",
+        "expires",
+        "fetch",
+        "fresh",
+        "grants",
+        "leaves",
+        "visit",
     )  # fmt: skip
     following: bytes = b""
 
     def __init__(
-        self, lease: Lease, visit: Visit, message: bytes, limits: BodyLimits,
+        self, fetch: Fetch, visit: Visit, message: bytes, limits: BodyLimits,
         on_over: Callable[[Any], None],
     ) -> None:  # fmt: skip
-        super().__init__(lease.entry.url, message, limits, on_over)
-        self.lease = lease
+        super().__init__(fetch.entry.url, message, limits, on_over)
+        self.fetch = fetch
         self.visit = visit
         self.connection: Connection | None = None
         self.fresh = False  # whether the connection was opened for it
@@ -71,10 +78,10 @@ class Pipeline(LoopExchange):
     __slots__ = ("_current", "_held", "_timeout", "following", "others")
 
     def __init__(
-        self, lease: Lease, visit: Visit, message: bytes, limits: BodyLimits,
+        self, fetch: Fetch, visit: Visit, message: bytes, limits: BodyLimits,
         on_over: Callable[[Any], None], others: list[LoopExchange], timeout: float,
     ) -> None:  # fmt: skip
-        super().__init__(lease, visit, message, limits, on_over)
+        super().__init__(fetch, visit, message, limits, on_over)
         self.others = others
         self._current = 0  # the number of the answer that is read; 0: its own
         self._held = 0  # bytes of the others
@@ -161,7 +168,7 @@ class Pipelines:
         self._broken: set[str] = set()
 
     def others(
-        self, first: Lease, rest: list[Lease], origin: Origin, server: str, limits: BodyLimits
+        self, first: Fetch, rest: list[Fetch], origin: Origin, server: str, limits: BodyLimits
     ) -> list[LoopExchange]:
         """Return exchanges of those of *rest* whose requests may be sent with that of *first*.
 
@@ -172,38 +179,38 @@ class Pipelines:
         allowed = visit is not None and self._frontier.policy.pipelines(key)
         if visit is None or not allowed or first.early is not None or key in self._broken:
             return found
-        for lease in rest:
-            self._frontier.commit.planner.begin(lease)
-            if lease.entry.payload is not None or lease.entry.flags & Flag.USER or lease.plan:
+        for fetch in rest:
+            self._frontier.commit.planner.begin(fetch)
+            if fetch.entry.payload is not None or fetch.entry.flags & Flag.USER or fetch.plan:
                 break
             try:
-                if any(check(lease, server) for check in self._plan.checks):
+                if any(check(fetch, server) for check in self._plan.checks):
                     break
                 for last_check in self._plan.last_checks:
-                    last_check(lease, server)
-                theirs, message = self._plan.request(lease)
+                    last_check(fetch, server)
+                theirs, message = self._plan.request(fetch)
             except JobDamagedError:
                 raise
             except Exception as error:  # said when its turn comes
-                lease.refusal = error
+                fetch.refusal = error
                 break
             if theirs != origin:
                 break
-            found.append(LoopExchange(lease, visit, message, limits, _ignore))
+            found.append(LoopExchange(fetch, visit, message, limits, _ignore))
         return found
 
     def broke(self, pipeline: Pipeline, connection: Connection) -> bool:
-        """Give the answers to the leases of *pipeline*; whether each is to be asked for again."""
+        """Give the answers to the fetches of *pipeline*; whether each is to be asked for again."""
         for other in pipeline.others:
             other.note_connection(connection)
-            other.lease.early = other
+            other.fetch.early = other
         self._counts["pipelined"] += len(pipeline.others)
         if pipeline.others:
             return False
         self._counts["pipelines_broken"] += 1
         if len(self._broken) >= _BROKEN_MAX:
             self._broken.clear()
-        self._broken.add(pipeline.lease.entry.host)
+        self._broken.add(pipeline.fetch.entry.host)
         return pipeline.error is None
 
 

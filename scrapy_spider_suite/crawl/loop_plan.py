@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from scrapy.core.engine import ExecutionEngine
 
     from scrapy_spider_suite.crawl.assembly import CrawlParts
-    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.queue.leases import Fetch
     from scrapy_spider_suite.fetch.http_messages import Origin
 
 _SCRAPY = "scrapy.downloadermiddlewares."
@@ -121,9 +121,9 @@ def _receivers(engine: ExecutionEngine, signal: object) -> list[Any]:
     return list(liveReceivers(getAllReceivers(engine.signals.sender, signal)))
 
 
-Check = Callable[["Lease", str], bool]
+Check = Callable[["Fetch", str], bool]
 """Raises `IgnoreRequest` if a row may not be fetched; true: the engine is to decide that."""
-Header = Callable[["Lease"], list[bytes]]
+Header = Callable[["Fetch"], list[bytes]]
 """Pieces of a request's head, each line with a line break before it."""
 
 
@@ -189,8 +189,8 @@ class LoopPlan:
 
     # Checks
 
-    def _check_robots(self, lease: Lease, server: str) -> bool:
-        url, service = lease.entry.url, self._robots.service
+    def _check_robots(self, fetch: Fetch, server: str) -> bool:
+        url, service = fetch.entry.url, self._robots.service
         if not service.obeys(url):
             return False
         rules = service.peek(url)
@@ -199,8 +199,8 @@ class LoopPlan:
         self._robots.check(rules, url, service.agent_for(url, self._agent_name))
         return False
 
-    def _check_site(self, lease: Lease, server: str) -> bool:
-        entry = lease.entry
+    def _check_site(self, fetch: Fetch, server: str) -> bool:
+        entry = fetch.entry
         if entry.host in self._on_site or entry.hops_outside or self._crawl.filters.opens_scope:
             return False
         self._offsite.process_request(Request(entry.url))
@@ -209,32 +209,32 @@ class LoopPlan:
         self._on_site.add(entry.host)
         return False
 
-    def _check_exclusion(self, lease: Lease, server: str) -> bool:
+    def _check_exclusion(self, fetch: Fetch, server: str) -> bool:
         if self._crawl.frontier.policy.may_exclude:
-            self._crawl.policy_file.refuse_excluded(lease.entry.host, lease.entry.url, server)
+            self._crawl.policy_file.refuse_excluded(fetch.entry.host, fetch.entry.url, server)
         return False
 
-    def _check_agent(self, lease: Lease, server: str) -> bool:
-        agent, visit = self._crawl.agent, lease.visit
+    def _check_agent(self, fetch: Fetch, server: str) -> bool:
+        agent, visit = self._crawl.agent, fetch.visit
         if agent is not None and visit is not None:
             delay = max(visit.host.gap(), visit.address.delay)
-            agent.refuse_fetch(lease.entry.host, lease.entry.url, lease, delay)
+            agent.refuse_fetch(fetch.entry.host, fetch.entry.url, fetch, delay)
         return False
 
-    def _check_filter(self, lease: Lease, server: str) -> bool:
+    def _check_filter(self, fetch: Fetch, server: str) -> bool:
         filters = self._crawl.filters
         if Stage.FETCH in filters.stages:
-            filters.refuse_fetch(lease.entry.url, lease.entry, server)
+            filters.refuse_fetch(fetch.entry.url, fetch.entry, server)
         return False
 
     # The head of a request
 
-    def request(self, lease: Lease) -> tuple[Origin, bytes]:
-        """Return the server of *lease* and the request. Raises as `split_url`."""
-        origin, target = split_url(lease.entry.url)
+    def request(self, fetch: Fetch) -> tuple[Origin, bytes]:
+        """Return the server of *fetch* and the request. Raises as `split_url`."""
+        origin, target = split_url(fetch.entry.url)
         head = [b"GET ", target, b" HTTP/1.1\r\nHost: ", origin.header]
         for header in self.headers:
-            head += header(lease)
+            head += header(fetch)
         head.append(self._request_tail)
         return origin, b"".join(head)
 
@@ -251,25 +251,25 @@ class LoopPlan:
             headers.setdefault(b"Accept-Encoding", b", ".join(ACCEPTED_ENCODINGS))
         return b"\r\n" + b"\r\n".join([*field_lines(headers), b"\r\n"])
 
-    def _referer(self, lease: Lease) -> list[bytes]:
-        found = self._crawl.translator.referers.referer(lease.entry)
+    def _referer(self, fetch: Fetch) -> list[bytes]:
+        found = self._crawl.translator.referers.referer(fetch.entry)
         return [b"\r\nReferer: ", found.encode()] if found else _NOTHING
 
-    def _user_agent(self, lease: Lease) -> list[bytes]:
-        name = self._crawl.policy_file.user_agent(lease.entry.url) or self._agent_name
+    def _user_agent(self, fetch: Fetch) -> list[bytes]:
+        name = self._crawl.policy_file.user_agent(fetch.entry.url) or self._agent_name
         return [b"\r\n", *field_lines(Headers({"User-Agent": name}))] if name else _NOTHING
 
-    def _cookie(self, lease: Lease) -> list[bytes]:
-        if not self.cookies.knows(host_of(lease.entry.url)):
+    def _cookie(self, fetch: Fetch) -> list[bytes]:
+        if not self.cookies.knows(host_of(fetch.entry.url)):
             return _NOTHING
-        request = Request(lease.entry.url)
+        request = Request(fetch.entry.url)
         self.cookies.process_request(request)
         found = {b"Cookie": request.headers.getlist(b"Cookie")}
         return [b"\r\n", *field_lines(found)] if found[b"Cookie"] else _NOTHING
 
-    def _conditions(self, lease: Lease) -> list[bytes]:
+    def _conditions(self, fetch: Fetch) -> list[bytes]:
         pieces: list[bytes] = []
-        for name, value in self._revisits.conditions(lease).items():
+        for name, value in self._revisits.conditions(fetch).items():
             pieces += (b"\r\n", name, b": ", value)
         return pieces
 

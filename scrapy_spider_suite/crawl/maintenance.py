@@ -363,9 +363,9 @@ class Maintenance:
         if self._engine.closing:
             self._watch_the_stop(now)
         else:
-            for lease in list(crawl.leases.values()):
-                if lease.held_since is not None and now - lease.held_since > _HELD_FOR:
-                    crawl.frontier.admission.spill(lease, now)
+            for fetch in list(crawl.fetches.values()):
+                if fetch.held_since is not None and now - fetch.held_since > _HELD_FOR:
+                    crawl.frontier.admission.spill(fetch, now)
         self._disk.pulse(now)
         self._parts.revisits.pulse()
         if not self._disk.stuck:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from scrapy import Spider
 
     from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.queue.leases import Fetch
     from scrapy_spider_suite.fetch.exchange import Exchange
 
 
@@ -36,24 +36,24 @@ class PageStages:
         self._follower: LinkFollower | None = None
         self.passes_links = self._follows or settings.broad
 
-    def run(self, lease: Lease, page: Exchange) -> bool:
-        """Do all that is to be done with *page*, the page of *lease*; whether it may be parsed."""
-        crawl, entry, filters = self._crawl, lease.entry, self._crawl.filters
+    def run(self, fetch: Fetch, page: Exchange) -> bool:
+        """Do all that is to be done with *page*, the page of *fetch*; whether it may be parsed."""
+        crawl, entry, filters = self._crawl, fetch.entry, self._crawl.filters
         if voucher_of(entry.payload) is not None:
             return True  # a sitemap is no page
         if Stage.STORE in filters.stages and not filters.wants_page(Stage.STORE, page, entry):
-            lease.faults.add(Event.NOT_STORED)
-            lease.items_refused = True
+            fetch.faults.add(Event.NOT_STORED)
+            fetch.items_refused = True
         if Stage.PARSE in filters.stages and not filters.wants_page(Stage.PARSE, page, entry):
-            lease.faults.add(Event.NOT_PARSED)
+            fetch.faults.add(Event.NOT_PARSED)
             return False
         if self._follows:
-            self.follower.follow(lease, page)
-        elif self._counts and lease.facts is not None and has_links(entry, page):
+            self.follower.follow(fetch, page)
+        elif self._counts and fetch.facts is not None and has_links(entry, page):
             # Packs get the links, too, unless the spider gives others (`PageItem`).
-            found, lease.outlinks = read_links(page, crawl.settings)
+            found, fetch.outlinks = read_links(page, crawl.settings)
             if crawl.counter is not None:
-                crawl.counter.read(lease, page, found.links)
+                crawl.counter.read(fetch, page, found.links)
         return True
 
     @property

@@ -14,7 +14,7 @@ from scrapy.exceptions import CannotResolveHostError
 from scrapy.http.request import NO_CALLBACK
 from scrapy.utils.httpobj import urlparse_cached
 
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import StoppedError, event_of_error, hostname
 from scrapy_spider_suite.errors import PrivateAddressError, ResolveError, SuiteError
 from scrapy_spider_suite.exceptions import HostExcluded, RobotsUnavailable
@@ -175,16 +175,16 @@ class HostPreparation:
         logger.debug("%s: %s", host.key, error)
         crawl.frontier.health.no_address(host, event_of_error(error), now)
 
-    def robots_first(self, leases: list[Lease]) -> bool:
-        """Whether *leases* have to wait for robots.txt; if so, this object keeps them."""
+    def robots_first(self, fetches: list[Fetch]) -> bool:
+        """Whether *fetches* have to wait for robots.txt; if so, this object keeps them."""
         robots = self._robots
-        entry = leases[0].entry
+        entry = fetches[0].entry
         if robots is None or entry.flags & Flag.NO_ROBOTS or not entry.url.startswith("http"):
             return False
         if not robots.obeys(entry.url):
             return False
         rules = robots.peek(entry.url)
-        visit = leases[0].visit
+        visit = fetches[0].visit
         dead = self._visits.dead_hosts
         if visit and rules and rules.silent and dead.without_robots(visit.host, rules.checked_at):
             return False  # its requests fail where their spider expects them to
@@ -197,7 +197,7 @@ class HostPreparation:
             # A host that does not answer is asked again by its back-off, and given up in the end.
             self._fetches += 1
             again = rules is not None and not forgot
-            self._run(self._fetch_robots(robots, leases, again=again))
+            self._run(self._fetch_robots(robots, fetches, again=again))
             return True
         if rules.verdict is not RobotsVerdict.DISALLOW_FOR_NOW:
             return False
@@ -205,7 +205,7 @@ class HostPreparation:
             frontier = self._crawl.frontier
             until = rules.expires_at - frontier.wall_offset
             frontier.health.postpone(visit.host, until, "robots.txt unavailable")
-        self._put_back(leases)
+        self._put_back(fetches)
         return True
 
     @property
@@ -217,9 +217,9 @@ class HostPreparation:
         return on_the_wire >= limit or self._fetches >= _WAITING
 
     async def _fetch_robots(
-        self, robots: RobotsService, leases: list[Lease], *, again: bool
+        self, robots: RobotsService, fetches: list[Fetch], *, again: bool
     ) -> None:
-        url, visit = leases[0].entry.url, leases[0].visit
+        url, visit = fetches[0].entry.url, fetches[0].visit
         known, silence, origin = True, None, origin_of(url)
         first = origin not in self._asking
         self._asking.add(origin)
@@ -239,9 +239,9 @@ class HostPreparation:
             if first:
                 self._asking.discard(origin)
             if known:
-                self._put_back(leases, silence)
+                self._put_back(fetches, silence)
             else:
-                self._visits.ready.append(self._visits.hand_out(leases))
+                self._visits.ready.append(self._visits.hand_out(fetches))
             self._wake()
 
     def _heard_robots(self, rules: RobotsRules) -> None:
@@ -268,18 +268,18 @@ class HostPreparation:
         origins = (url, f"http://{name}/", f"https://{name}/")
         return max(robots.crawl_delay(origin) or 0.0 for origin in origins)
 
-    def _put_back(self, leases: list[Lease], silence: Event | None = None) -> None:
+    def _put_back(self, fetches: list[Fetch], silence: Event | None = None) -> None:
         frontier, now = self._crawl.frontier, self._crawl.now()
-        for lease in leases[1:]:
-            lease.visit = None
-        for lease in reversed(leases):
-            if silence is not None and frontier.commit.guesses.is_wrong(lease.entry, silence):
+        for fetch in fetches[1:]:
+            fetch.visit = None
+        for fetch in reversed(fetches):
+            if silence is not None and frontier.commit.guesses.is_wrong(fetch.entry, silence):
                 # Nobody answers by the scheme that was guessed: there is another.
-                lease.event = silence
-                frontier.commit.settle(lease, now)
-                frontier.leases.release(lease, now, heard=Event.IGNORED)
+                fetch.event = silence
+                frontier.commit.settle(fetch, now)
+                frontier.leases.release(fetch, now, heard=Event.IGNORED)
             else:
-                frontier.commit.put_back(lease, now)
+                frontier.commit.put_back(fetch, now)
 
 
 _MOST = 10_000

@@ -30,7 +30,7 @@ from scrapy.utils.httpobj import urlparse_cached
 from scrapy.utils.misc import load_object
 
 from scrapy_spider_suite import errors, exceptions
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.exceptions import PageRedirected, RedirectLoop, TooManyHops
 from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.fetch.http_messages import MEDIA_TYPES, TRUNCATE, MalformedResponseError
@@ -48,10 +48,10 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_FAILED: ContextVar[Lease | None] = ContextVar("FAILED", default=None)
+_FAILED: ContextVar[Fetch | None] = ContextVar("FAILED", default=None)
 
 
-def mark_errback(request: Request, lease: Lease) -> None:
+def mark_errback(request: Request, fetch: Fetch) -> None:
     """Have `in_errback` recognise the errback of *request*, whose download has failed.
 
     Nobody else could tell its output, which Scrapy shows to no middleware, from the operator's.
@@ -62,7 +62,7 @@ def mark_errback(request: Request, lease: Lease) -> None:
 
     def noted(failure: Any) -> Any:
         request.errback = errback  # copies of the request are to have the spider's own
-        _FAILED.set(lease)
+        _FAILED.set(fetch)
         return errback(failure)
 
     request.errback = noted
@@ -70,9 +70,9 @@ def mark_errback(request: Request, lease: Lease) -> None:
 
 def in_errback() -> bool:
     """Whether an errback is running, or its output is being taken."""
-    lease = _FAILED.get()
+    fetch = _FAILED.get()
     # Later tasks have inherited the note, too: of a page that is over by then.
-    return lease is not None and not lease.settled
+    return fetch is not None and not fetch.settled
 
 
 _EVENTS: tuple[tuple[type[BaseException], Event], ...] = (
@@ -268,8 +268,8 @@ class Translator:
     ) -> None:  # fmt: skip
         self._crawler = crawler
         self.referers = LinkReferers(crawler)
-        self.parents: WeakKeyDictionary[Request, Lease] = WeakKeyDictionary()
-        """The leases of the pages that brought the requests."""
+        self.parents: WeakKeyDictionary[Request, Fetch] = WeakKeyDictionary()
+        """The fetches of the pages that brought the requests."""
         self.note_sitemap: Callable[[bytes, str], None] | None = None
         """Called with the state key of a sitemap's redirect, and the host that vouches for it."""
         self.read_sitemap: Callable[..., Any] | None = None  # the callback of sitemaps
@@ -439,8 +439,8 @@ class LinkRedirects:
         if not settings.getbool("REDIRECT_ENABLED"):
             self._statuses = frozenset()
 
-    def follow(self, lease: Lease, url: str, status: int, location: bytes | None) -> bool:
-        """Queue the target of the answer to *url*, the row of *lease*; False: it is no redirect.
+    def follow(self, fetch: Fetch, url: str, status: int, location: bytes | None) -> bool:
+        """Queue the target of the answer to *url*, the row of *fetch*; False: it is no redirect.
 
         Raises `TooManyHops`, `RedirectLoop`.
         """
@@ -450,19 +450,19 @@ class LinkRedirects:
         if target is None or (self._url_max and len(target) > self._url_max):
             self._stats.inc_value("suite/redirect/invalid")
             return False
-        entry = self._next_entry(lease.entry, url, target)
+        entry = self._next_entry(fetch.entry, url, target)
         self._stats.inc_value("suite/redirect/count")
         logger.debug("Redirected to %s from <GET %s>", target, url)
-        lease.event = Event.REPLACED
+        fetch.event = Event.REPLACED
         if self._is_on_site(entry) and self._crawl.engine is not None:
-            self._crawl.engine.enqueue_entry(entry, lease)
+            self._crawl.engine.enqueue_entry(entry, fetch)
         return True
 
-    def refuse_redirect(self, request: Request, lease: Lease, result: object) -> None:
+    def refuse_redirect(self, request: Request, fetch: Fetch, result: object) -> None:
         """Raise `PageRedirected` if *result*, of *request*, was followed as a link."""
-        if lease.entry.flags & Flag.USER or not isinstance(result, Response):
+        if fetch.entry.flags & Flag.USER or not isinstance(result, Response):
             return
-        if self.follow(lease, request.url, result.status, result.headers.get(b"Location")):
+        if self.follow(fetch, request.url, result.status, result.headers.get(b"Location")):
             raise PageRedirected(f"{request.url} leads elsewhere")
 
     def _target(self, url: str, status: int, location: bytes) -> str | None:

@@ -20,7 +20,7 @@ from scrapy.http import Response
 from scrapy.utils.httpobj import urlparse_cached
 
 from scrapy_spider_suite.crawl.context import Crawl, revisits_pages, write_changes
-from scrapy_spider_suite.crawl.queue.leases import Lease, PageVersion
+from scrapy_spider_suite.crawl.queue.leases import Fetch, PageVersion
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.exceptions import NotModified
 from scrapy_spider_suite.fetch.exchange import Exchange
@@ -97,8 +97,8 @@ class Revisits:
             settings.revisit_most, _PRIOR / settings.revisit_most,
         )  # fmt: skip
 
-    def leased(self, lease: Lease) -> None:
-        self._planner.begin(lease)
+    def leased(self, fetch: Fetch) -> None:
+        self._planner.begin(fetch)
         if self._is_due() and self._turns.next(new=True, due=True):
             self._owed += 1
 
@@ -159,18 +159,18 @@ class Revisits:
             return {}
         return {"to_revisit": len(self._planner), "next_due": self._next}
 
-    async def prepare(self, lease: Lease) -> None:
-        """Forget the packed body of the plan of *lease* if it is gone: then it is fetched."""
-        plan = lease.plan
+    async def prepare(self, fetch: Fetch) -> None:
+        """Forget the packed body of the plan of *fetch* if it is gone: then it is fetched."""
+        plan = fetch.plan
         packed = _record_of(plan)
         if plan is not None and packed is not None and self._packs is not None:
             there = await asyncio.to_thread(self._packs.has, packed)
-            lease.plan = plan if there else structs.replace(plan, packed=None)
+            fetch.plan = plan if there else structs.replace(plan, packed=None)
 
     @contextmanager
-    def conditional(self, request: Request, lease: Lease | None) -> Iterator[None]:
+    def conditional(self, request: Request, fetch: Fetch | None) -> Iterator[None]:
         """Within it *request* is conditional, where that is possible."""
-        fields = {} if lease is None else self._conditions(request, lease)
+        fields = {} if fetch is None else self._conditions(request, fetch)
         for name, value in fields.items():
             request.headers[name] = value
         try:
@@ -180,65 +180,65 @@ class Revisits:
             for name in fields:
                 del request.headers[name]
 
-    def _conditions(self, request: Request, lease: Lease) -> dict[bytes, bytes]:
+    def _conditions(self, request: Request, fetch: Fetch) -> dict[bytes, bytes]:
         own = any(name in request.headers for name in _CONDITIONAL)
-        return {} if own or not _is_plain(request) else self.conditions(lease)
+        return {} if own or not _is_plain(request) else self.conditions(fetch)
 
-    def conditions(self, lease: Lease) -> dict[bytes, bytes]:
-        plan = lease.plan
-        lease.asked = False
+    def conditions(self, fetch: Fetch) -> dict[bytes, bytes]:
+        plan = fetch.plan
+        fetch.asked = False
         if plan is None or plan.misses or (self._packs is not None and plan.packed is None):
             return {}
         fields = plan.validators.headers()
-        lease.asked = bool(fields)
+        fetch.asked = bool(fields)
         return fields
 
-    def answered(self, request: Request, lease: Lease, answer: Request | Response) -> None:
+    def answered(self, request: Request, fetch: Fetch, answer: Request | Response) -> None:
         """Note the result of a visit. Raises `NotModified`."""
         if not isinstance(answer, Response) or self._planner.revisits.idle:
             return
         page = Exchange.of_handler(answer.url, request.method, answer)
-        if _is_plain(request) and self.note_page(lease, page):
+        if _is_plain(request) and self.note_page(fetch, page):
             request.errback = None  # nothing went wrong
             raise NotModified(f"{request.url} has not changed", answer)
 
-    def note_page(self, lease: Lease, page: Exchange) -> bool:
-        """Note what the visit of *lease* found; whether the page has not changed (304)."""
-        if page.status == 304 and lease.asked:
-            lease.found = PageVersion(time.time(), b"", _validators(page), unchanged=True)
+    def note_page(self, fetch: Fetch, page: Exchange) -> bool:
+        """Note what the visit of *fetch* found; whether the page has not changed (304)."""
+        if page.status == 304 and fetch.asked:
+            fetch.found = PageVersion(time.time(), b"", _validators(page), unchanged=True)
             return True
         if 200 <= page.status < 300:
-            lease.found = PageVersion(time.time(), page.digest, _validators(page))
+            fetch.found = PageVersion(time.time(), page.digest, _validators(page))
         return False
 
-    def settle(self, lease: Lease, *, packed: bool) -> None:
-        """Make the last answer of *lease* a revisit record if it is one; *packed*: it is kept."""
-        if lease.found is None or not lease.fetches:
+    def settle(self, fetch: Fetch, *, packed: bool) -> None:
+        """Make the last answer of *fetch* a revisit record if it is one; *packed*: it is kept."""
+        if fetch.found is None or not fetch.captures:
             return
-        fetch, before = lease.fetches[-1], _record_of(lease.plan)
-        if lease.found.unchanged:
+        capture, before = fetch.captures[-1], _record_of(fetch.plan)
+        if fetch.found.unchanged:
             if before is None:
-                lease.fetches.clear()  # there is nothing that their record could refer to
+                fetch.captures.clear()  # there is nothing that their record could refer to
             else:
-                lease.fetches[-1] = _revisit(fetch, before, warc.NOT_MODIFIED)
+                fetch.captures[-1] = _revisit(capture, before, warc.NOT_MODIFIED)
             return
-        digest = warc.sha1_digest(fetch.body)
-        if before is not None and before.digest == digest and not fetch.truncated:
-            lease.packed = before
-            lease.fetches[-1] = _revisit(fetch, before, warc.IDENTICAL)
+        digest = warc.sha1_digest(capture.body)
+        if before is not None and before.digest == digest and not capture.truncated:
+            fetch.packed = before
+            fetch.captures[-1] = _revisit(capture, before, warc.IDENTICAL)
         elif not packed:
-            lease.packed = UNPACKED
-        elif not fetch.truncated:
-            lease.packed = PackedBody(fetch.url, fetch.time, digest)
+            fetch.packed = UNPACKED
+        elif not capture.truncated:
+            fetch.packed = PackedBody(capture.url, capture.time, digest)
 
 
 def _record_of(plan: RevisitPlan | None) -> PackedBody | None:
     return None if plan is None or plan.packed == UNPACKED else plan.packed
 
 
-def _revisit(fetch: Capture, body: PackedBody, profile: str) -> Capture:
+def _revisit(capture: Capture, body: PackedBody, profile: str) -> Capture:
     original = RefersTo(body.url, body.when, body.digest)
-    return structs.replace(fetch, body=b"", original=original, profile=profile)
+    return structs.replace(capture, body=b"", original=original, profile=profile)
 
 
 def _is_plain(request: Request) -> bool:

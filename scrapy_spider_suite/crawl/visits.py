@@ -14,7 +14,7 @@ from twisted.internet.defer import inlineCallbacks
 
 from scrapy_spider_suite.crawl.gate import Caps
 from scrapy_spider_suite.crawl.links import note_redirect
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import (
     BEYOND,
     BULK,
@@ -70,7 +70,7 @@ class DeadHosts:
         self._crawl = crawl
         self._until: dict[str, float] = {}  # when each is tried again, on the crawl's clock
         self._answered: set[str] = set()
-        self._doomed: set[Lease] = set()
+        self._doomed: set[Fetch] = set()
         self._told: set[str] = set()  # hosts of which was said that their requests fail
         self._began = time.time()
 
@@ -117,19 +117,19 @@ class DeadHosts:
                 self._answered.clear()
             self._answered.add(host.key)
 
-    def next_lease(self, now: float) -> Lease | None:
+    def acquire(self, now: float) -> Fetch | None:
         for key, until in self._until.items():
-            lease = self._crawl.frontier.leases.lease_unvisited(key) if now < until else None
-            if lease is not None:
-                self._doomed.add(lease)
-                return lease
+            fetch = self._crawl.frontier.leases.lease_unvisited(key) if now < until else None
+            if fetch is not None:
+                self._doomed.add(fetch)
+                return fetch
         return None
 
-    def refuse(self, lease: Lease) -> None:
-        """Raise `HostUnreachable` if *lease* is of `next_lease`."""
-        if lease in self._doomed:
-            self._doomed.remove(lease)
-            raise HostUnreachable(f"{lease.entry.host} has not answered any request")
+    def refuse(self, fetch: Fetch) -> None:
+        """Raise `HostUnreachable` if *fetch* is of `acquire`."""
+        if fetch in self._doomed:
+            self._doomed.remove(fetch)
+            raise HostUnreachable(f"{fetch.entry.host} has not answered any request")
 
 
 class InProgress(set[Request]):
@@ -167,65 +167,65 @@ class RequestSource:
     def next(self) -> Request | None:
         crawl = self._crawl
         while not self._engine.closing and not crawl.stopping:
-            lease = self._next_for_engine()
-            if lease is None:
+            fetch = self._next_for_engine()
+            if fetch is None:
                 break
             try:
-                request = crawl.translator.request(lease.entry)
+                request = crawl.translator.request(fetch.entry)
             except CodecError as error:
-                logger.error("%s cannot be read back and is dropped: %s", lease.entry.url, error)
-                lease.event = Event.DROPPED
-                self._visits.caps.settle(lease)
-                crawl.frontier.commit.settle(lease, crawl.now())
-                self._visits.release(lease, crawl.now())
+                logger.error("%s cannot be read back and is dropped: %s", fetch.entry.url, error)
+                fetch.event = Event.DROPPED
+                self._visits.caps.settle(fetch)
+                crawl.frontier.commit.settle(fetch, crawl.now())
+                self._visits.release(fetch, crawl.now())
                 continue
-            beyond = lease.entry.hops_outside
+            beyond = fetch.entry.hops_outside
             if (beyond or crawl.filters.opens_scope) and BULK in request.meta:
                 # Scrapy's OffsiteMiddleware lets it pass.
                 request.meta.update({BEYOND: beyond, "allow_offsite": True})
-            crawl.leases[request] = lease
-            place = "memory" if isinstance(lease.entry.payload, Request) else "disk"
+            crawl.fetches[request] = fetch
+            place = "memory" if isinstance(fetch.entry.payload, Request) else "disk"
             stats = crawl.crawler.stats
             stats.inc_value("scheduler/dequeued")
             stats.inc_value(f"scheduler/dequeued/{place}")
             return request
         return None
 
-    def _next_for_engine(self) -> Lease | None:
+    def _next_for_engine(self) -> Fetch | None:
         # With a fetch loop, only what that leaves to the engine.
-        return self.next_lease() if self.loop is None else self.loop.pop_aside()
+        return self.acquire() if self.loop is None else self.loop.pop_aside()
 
-    def next_lease(self) -> Lease | None:
+    def acquire(self) -> Fetch | None:
         """Return the next fetch whose time has come; None: nothing may be fetched now."""
         agent = self._crawl.agent
         if agent is not None and not agent.may_fetch():
             return None
-        lease = self._next_ready()
-        if lease is not None:
+        fetch = self._next_ready()
+        if fetch is not None:
             if not self._plans.idle:
-                self._revisits.leased(lease)
+                self._revisits.leased(fetch)
             if self._crawl.settings.max_bandwidth:
-                self._visits.caps.book(lease, self._crawl.now())
-        return lease
+                self._visits.caps.book(fetch, self._crawl.now())
+        return fetch
 
-    def _next_ready(self) -> Lease | None:
+    def _next_ready(self) -> Fetch | None:
         crawl, visits = self._crawl, self._visits
         while True:
             if self._visits.ready:
                 return self._visits.ready.pop()
             now = crawl.now()
-            if self._gated and (lease := visits.dead_hosts.next_lease(now)):
-                return lease
+            if self._gated and (fetch := visits.dead_hosts.acquire(now)):
+                return fetch
             held = self._preparation.full or self._visits.caps.pause(now) > 0
-            leases = [] if held else crawl.frontier.leases.acquire(now)
-            if not leases:
+            fetches = [] if held else crawl.frontier.leases.acquire(now)
+            if not fetches:
                 if self._preparation.resolve():
                     continue
                 self._set_alarm(now)
                 self._maintenance.sift(starving=not held)
                 return None
-            if not self._preparation.robots_first(leases):
-                return self._visits.hand_out(leases)
+            if not self._preparation.robots_first(fetches):
+                return self._visits.hand_out(fetches)
 
     def _set_alarm(self, now: float) -> None:
         if self._alarm is not None:
@@ -262,40 +262,40 @@ class ForeignDownloader:
     def fetch(
         self, request: Request, *spider: Spider
     ) -> Generator[Deferred[Any], Any, Request | Response]:
-        lease = self._crawl.leases.get(request)
+        fetch = self._crawl.fetches.get(request)
         result: Request | Response | None = None
         error: BaseException | None = None
         try:
             result = yield self._fetch(request, *spider)
-            if lease is not None:
-                self._redirects.refuse_redirect(request, lease, result)
+            if fetch is not None:
+                self._redirects.refuse_redirect(request, fetch, result)
             return result
         except BaseException as raised:
             error = raised
             raise
         finally:
-            if lease is not None:
-                self._release(request, lease, result, error)
+            if fetch is not None:
+                self._release(request, fetch, result, error)
 
     def _release(
-        self, request: Request, lease: Lease, result: Request | Response | None,
+        self, request: Request, fetch: Fetch, result: Request | Response | None,
         error: BaseException | None,
     ) -> None:  # fmt: skip
         crawl = self._crawl
         exchange = pop_exchange(request)
         if error is not None and not isinstance(error, PageRedirected):
-            self._visits.heard(lease, event_of_error(error))
+            self._visits.heard(fetch, event_of_error(error))
         elif isinstance(result, Response):
-            self._visits.heard(lease, event_of_status(result.status), result)
+            self._visits.heard(fetch, event_of_status(result.status), result)
             exchange = exchange or Exchange.of_handler(request.url, request.method, result)
-            self._visits.caps.received(exchange, lease)
-        visit, workbench, now = lease.visit, crawl.frontier.workbench, crawl.now()
+            self._visits.caps.received(exchange, fetch)
+        visit, workbench, now = fetch.visit, crawl.frontier.workbench, crawl.now()
         wired = error is None or event_of_error(error).outcome.health is not Health.NONE
         if visit is not None and wired:
             visit.wired = True
             workbench.begin(visit.host, visit.address, now, visit=True)
             workbench.end(visit.host, visit.address, now, visit=True)
-        self._visits.fetched(lease, result, error)
+        self._visits.fetched(fetch, result, error)
 
 
 _BARRED = 60.0
@@ -308,109 +308,109 @@ class Visits:
     """The visits of one crawl.
 
     Attributes:
-        bursts: for a lease that is out, the other leases of its visit.
-        ready: leases whose visit goes on at once.
+        bursts: for a fetch that is out, the other fetches of its visit.
+        ready: fetches whose visit goes on at once.
         unscheduled: is told of each request of another scheduler; None with the suite's.
     """
 
     def __init__(self, crawl: Crawl, trusted: TrustedPrivateHosts) -> None:
         self.caps = Caps(crawl)
         self.dead_hosts = DeadHosts(crawl)
-        self.bursts: dict[Lease, list[Lease]] = {}
-        self.ready: list[Lease] = []
+        self.bursts: dict[Fetch, list[Fetch]] = {}
+        self.ready: list[Fetch] = []
         self.unscheduled: OtherSchedulerRun | None = None
         self._crawl = crawl
         self._trusted = trusted
         self._refusing: set[str] = set()  # hosts that refused a connection without a visit
         self._told: set[str] = set()  # hosts whose waiting was explained
 
-    def hand_out(self, leases: list[Lease]) -> Lease:
-        first, *rest = leases
+    def hand_out(self, fetches: list[Fetch]) -> Fetch:
+        first, *rest = fetches
         if rest:
             self.bursts[first] = rest
         return first
 
-    def heard(self, lease: Lease, event: Event, response: Response | None = None) -> None:
-        """Note *event*, the answer of the host of *lease*, before any middleware sees it."""
-        lease.heard = event
+    def heard(self, fetch: Fetch, event: Event, response: Response | None = None) -> None:
+        """Note *event*, the answer of the host of *fetch*, before any middleware sees it."""
+        fetch.heard = event
         if response is not None:
             headers = response.headers
             self.note_answer(
-                lease, response.url, response.status, headers.get(b"Retry-After"),
+                fetch, response.url, response.status, headers.get(b"Retry-After"),
                 headers.get(b"Location"),
             )  # fmt: skip
 
     def note_answer(
-        self, lease: Lease, url: str, status: int, retry_after: bytes | None,
+        self, fetch: Fetch, url: str, status: int, retry_after: bytes | None,
         location: bytes | None,
     ) -> None:  # fmt: skip
-        lease.retry_after = _retry_after(status, retry_after)
+        fetch.retry_after = _retry_after(status, retry_after)
         twins = self._crawl.normalizer.twins
         if twins is not None:
             note_redirect(twins, url, status, location)
 
     def fetched(
-        self, lease: Lease, result: Request | Response | None, error: BaseException | None
+        self, fetch: Fetch, result: Request | Response | None, error: BaseException | None
     ) -> None:
         if error is not None:
-            self.failed(lease, error)
+            self.failed(fetch, error)
         elif result is not None:
             status = result.status if isinstance(result, Response) else 0
             if isinstance(result, Request):
-                self._crawl.translator.parents[result] = lease
-            self.answered(lease, event_of_result(result), status)
+                self._crawl.translator.parents[result] = fetch
+            self.answered(fetch, event_of_result(result), status)
 
-    def answered(self, lease: Lease, event: Event, status: int) -> None:
-        """The visit of *lease* is over with *event*; *status* 0: its URL led elsewhere."""
-        self.caps.settle(lease)
-        lease.event, lease.status = event, status
-        self.release(lease, self._crawl.now())
+    def answered(self, fetch: Fetch, event: Event, status: int) -> None:
+        """The visit of *fetch* is over with *event*; *status* 0: its URL led elsewhere."""
+        self.caps.settle(fetch)
+        fetch.event, fetch.status = event, status
+        self.release(fetch, self._crawl.now())
 
-    def failed(self, lease: Lease, error: BaseException) -> None:
-        """The visit of *lease* is over with *error*."""
+    def failed(self, fetch: Fetch, error: BaseException) -> None:
+        """The visit of *fetch* is over with *error*."""
         crawl, now = self._crawl, self._crawl.now()
-        self.caps.settle(lease)
-        lease.event = event_of_error(error)
+        self.caps.settle(fetch)
+        fetch.event = event_of_error(error)
         if isinstance(error, UnwantedMediaType | NotModified):
-            lease.status = error.response.status
-        if isinstance(error, RobotsUnavailable) and lease.visit is not None:
-            self._no_robots(lease, lease.visit.host, error.retry_at)
-        elif isinstance(error, HostExcluded) and lease.visit is not None:
-            frontier, host = crawl.frontier, lease.visit.host
+            fetch.status = error.response.status
+        if isinstance(error, RobotsUnavailable) and fetch.visit is not None:
+            self._no_robots(fetch, fetch.visit.host, error.retry_at)
+        elif isinstance(error, HostExcluded) and fetch.visit is not None:
+            frontier, host = crawl.frontier, fetch.visit.host
             if not frontier.policy_update.is_excluded(host, now):
                 # The rule is for another host that shares its slot, or for some of its URLs.
                 until = min(error.until - frontier.wall_offset, now + _BARRED)
                 frontier.health.postpone(host, until, str(error))
-        if crawl.stopping and lease.event in (Event.TOO_LARGE, Event.DOWNLOAD_ERROR):
-            lease.event = Event.INTERRUPTED
-        self.release(lease, now)
+        if crawl.stopping and fetch.event in (Event.TOO_LARGE, Event.DOWNLOAD_ERROR):
+            fetch.event = Event.INTERRUPTED
+        self.release(fetch, now)
 
-    def _no_robots(self, lease: Lease, host: HostState, retry_at: float) -> None:
+    def _no_robots(self, fetch: Fetch, host: HostState, retry_at: float) -> None:
         crawl = self._crawl
         if self.dead_hosts.hopeless(host):
-            lease.event = Event.HOST_DEAD
+            fetch.event = Event.HOST_DEAD
             self.dead_hosts.warn(host, "gives no robots.txt")
         else:
             until = retry_at - crawl.frontier.wall_offset
             crawl.frontier.health.postpone(host, until, "robots.txt unavailable")
 
-    def release(self, lease: Lease, now: float) -> None:
+    def release(self, fetch: Fetch, now: float) -> None:
         crawl = self._crawl
-        heard = lease.heard or Event.IGNORED
-        rest = self.bursts.pop(lease, None) if self.bursts else None
+        heard = fetch.heard or Event.IGNORED
+        rest = self.bursts.pop(fetch, None) if self.bursts else None
         if rest and heard.outcome.health in (Health.WELL, Health.NONE):
             self.ready.append(self.hand_out(rest))
-            lease.visit = None
+            fetch.visit = None
             return
         for other in rest or ():
             other.visit = None
             crawl.frontier.commit.put_back(other, now)
-        visit = lease.visit
+        visit = fetch.visit
         if visit is not None and not visit.wired:
             crawl.frontier.workbench.refund(visit)
             if crawl.rates is not None:
                 crawl.rates.drop(visit.host, visit.address)
-        crawl.frontier.leases.release(lease, now, lease.retry_after, heard)
+        crawl.frontier.leases.release(fetch, now, fetch.retry_after, heard)
         if visit is not None:
             if not crawl.settings.broad:
                 self.dead_hosts.heard(visit.host, heard)
@@ -419,9 +419,9 @@ class Visits:
                 crawl.rates.heard(visit.host, heard.outcome.health)
 
     def put_back_waiting(self) -> None:
-        for lease in (*self.ready, *(x for rest in self.bursts.values() for x in rest)):
-            lease.visit = None
-            self._crawl.frontier.commit.put_back(lease, self._crawl.now())
+        for fetch in (*self.ready, *(x for rest in self.bursts.values() for x in rest)):
+            fetch.visit = None
+            self._crawl.frontier.commit.put_back(fetch, self._crawl.now())
         self.ready.clear()
         self.bursts.clear()
 

@@ -29,7 +29,7 @@ from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.urls.page_digests import warc_digest
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.queue.leases import Fetch
     from scrapy_spider_suite.fetch.exchange import Exchange
     from scrapy_spider_suite.frontier.outcomes import Event
 
@@ -122,7 +122,7 @@ class FetchRecorder:
             logger.error("the fetch log in %s cannot be written: %s", log.folder, log.error)
         self._warned = log.error is not None
 
-    def fetched(self, fetch: Lease) -> None:
+    def fetched(self, fetch: Fetch) -> None:
         exchange, kind = fetch.exchange, PAGE
         if exchange is None:
             return
@@ -136,7 +136,7 @@ class FetchRecorder:
             self._write_line(fetch, exchange, kind, reason, type_, ms)
 
     def _write_line(
-        self, fetch: Lease, exchange: Exchange, kind: str, reason: Event, type_: str, ms: int
+        self, fetch: Fetch, exchange: Exchange, kind: str, reason: Event, type_: str, ms: int
     ) -> None:
         entry, digest = fetch.entry, ""
         if exchange.body:  # as in a WARC-Payload-Digest: SHA-1 in base 32

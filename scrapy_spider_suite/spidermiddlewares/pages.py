@@ -64,9 +64,9 @@ class PageParentMiddleware:
         elif isinstance(output, Request) and response.request is not None:
             detach_from_page(output)
             crawl = get_crawl(self._crawler)
-            lease = crawl.leases.get(response.request)
-            if lease is not None:
-                crawl.translator.parents[output] = lease
+            fetch = crawl.fetches.get(response.request)
+            if fetch is not None:
+                crawl.translator.parents[output] = fetch
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Yield from ``start()``, unless an earlier run of this job has run it to its end.
@@ -170,12 +170,12 @@ class PageMiddleware:
         request = response.request
         if request is None or not has_crawl(self._crawler):
             return
-        lease = get_crawl(self._crawler).leases.get(request)
-        if lease is None or lease.page is not None:
+        fetch = get_crawl(self._crawler).fetches.get(request)
+        if fetch is None or fetch.page is not None:
             return
-        lease.page = page = Exchange.of_handler(response.url, request.method, response)
+        fetch.page = page = Exchange.of_handler(response.url, request.method, response)
         page.address = page.address or request.meta.get(ADDRESS, "")
-        if not open_crawl(self._crawler).pages.run(lease, page):
+        if not open_crawl(self._crawler).pages.run(fetch, page):
             raise FilterRefused(f"SUITE_PARSE_FILTER does not want {response.url}", response)
 
     def process_spider_exception(
@@ -201,8 +201,8 @@ class PageMiddleware:
     def _drops(self, response: Response) -> bool:
         if response.request is None or not has_crawl(self._crawler):
             return False
-        lease = get_crawl(self._crawler).leases.get(response.request)
-        return lease is not None and lease.items_refused
+        fetch = get_crawl(self._crawler).fetches.get(response.request)
+        return fetch is not None and fetch.items_refused
 
     def _passes(self, output: Any) -> bool:
         if isinstance(output, Request):
@@ -242,8 +242,8 @@ class PageItemMiddleware:
         request = response.request
         if request is None or SITEMAP in request.meta:
             return
-        lease = get_crawl(self._crawler).leases.get(request)
+        fetch = get_crawl(self._crawler).fetches.get(request)
         links = None
-        if lease is not None and lease.unread is None and isinstance(response, HtmlResponse):
-            links = [Link(*edge) for edge in lease.outlinks]
+        if fetch is not None and fetch.unread is None and isinstance(response, HtmlResponse):
+            links = [Link(*edge) for edge in fetch.outlinks]
         yield PageItem.from_response(response, links)

@@ -20,7 +20,7 @@ from scrapy_spider_suite.cluster.mailbox import FIRST_ROW_NUMBER, Outbox, OwnerR
 from scrapy_spider_suite.cluster.messages import MessagePacker
 from scrapy_spider_suite.cluster.transports.udp import BOUNDS
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.seeds import seed_scheduler
 from scrapy_spider_suite.errors import MessageError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
@@ -223,8 +223,8 @@ def test_where_a_seed_leads_to_is_sent() -> None:
     seeds = [entry(f"http://{each}.t/", flags=start) for each in "ab"]
     frontier.admission.adopt(None, seeds, 0.0, given=True)
     assert (frontier.pending, agent.foreign_seeds, len(agent.outbox)) == (1, 1, 0)
-    lease = Lease(entry("http://a.t/"), None)
-    frontier.admission.adopt(lease, [entry("http://b.t/home", flags=start)], 0.0, given=True)
+    fetch = Fetch(entry("http://a.t/"), None)
+    frontier.admission.adopt(fetch, [entry("http://b.t/home", flags=start)], 0.0, given=True)
     frontier.admission.schedule([entry("http://c.t/", flags=start)], 0.0)
     assert sent(agent, "b") == ["http://b.t/home"]
     assert sent(agent, "c") == ["http://c.t/"]

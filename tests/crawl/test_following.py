@@ -11,7 +11,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.links import LinkFollower, product_token, read_links
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -88,11 +88,11 @@ def test_what_is_mined_is_asked_about_like_links(
     crawl = get_crawl(crawler)
     crawl.filters.use_scope(["in.test"])
     request = Request("http://a.test/x/y")
-    lease = crawl.leases[request] = Lease(Entry("a.test", request.url, hops_outside=1), None)
+    fetch = crawl.fetches[request] = Fetch(Entry("a.test", request.url, hops_outside=1), None)
     response = HtmlResponse(request.url, body=b"<p>", request=request)
     page = Exchange.of_handler(response.url, "GET", response)
-    LinkFollower(crawl, Spider("name"), None, None).follow(lease, page)
-    assert [(entry.url, entry.hops_outside) for entry in lease.children] == expected
+    LinkFollower(crawl, Spider("name"), None, None).follow(fetch, page)
+    assert [(entry.url, entry.hops_outside) for entry in fetch.children] == expected
     crawl.close_job()
 
 
@@ -103,10 +103,10 @@ def test_what_is_fetched_once_more_is_out_of_the_scope_as_before(beyond: int) ->
     crawl = get_crawl(get_crawler(Spider, settings))
     crawl.filters.use_scope(["in.test"])
     request = Request("http://a.test/x/y")
-    lease = crawl.leases[request] = Lease(Entry("a.test", request.url, hops_outside=beyond), None)
+    fetch = crawl.fetches[request] = Fetch(Entry("a.test", request.url, hops_outside=beyond), None)
     response = HtmlResponse(request.url, body=b"<a href=http://far.test/>", request=request)
     page = Exchange.of_handler(response.url, "GET", response)
-    LinkFollower(crawl, Spider("name"), None, None).follow(lease, page)
-    found = [(entry.url, entry.hops_outside) for entry in lease.children]
+    LinkFollower(crawl, Spider("name"), None, None).follow(fetch, page)
+    found = [(entry.url, entry.hops_outside) for entry in fetch.children]
     assert found == [("http://far.test/", 2)]
     crawl.close_job()

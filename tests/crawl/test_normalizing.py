@@ -19,7 +19,7 @@ from scrapy_spider_suite.crawl.assembly import open_crawl
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.crawl_policy import make_normalizer
 from scrapy_spider_suite.crawl.links import LinkFollower
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import LinkRedirects
 from scrapy_spider_suite.errors import JobSettingsError, SettingsError
 from scrapy_spider_suite.fetch.exchange import Exchange
@@ -258,11 +258,11 @@ def _crawl(folder: Path) -> Crawl:
 def _redirected(crawl: Crawl, url: str, to: str, status: int = 301) -> str:
     """Where the redirect from *url* to *to* leads."""
     rows: list[Entry] = []
-    engine: Any = SimpleNamespace(enqueue_entry=lambda entry, lease: rows.append(entry))
-    lease, location = Lease(Entry("a.test", url), None), to.encode()
-    open_crawl(crawl.crawler).visits.note_answer(lease, url, status, None, location)
+    engine: Any = SimpleNamespace(enqueue_entry=lambda entry, fetch: rows.append(entry))
+    fetch, location = Fetch(Entry("a.test", url), None), to.encode()
+    open_crawl(crawl.crawler).visits.note_answer(fetch, url, status, None, location)
     crawl.engine = engine
-    assert LinkRedirects(crawl).follow(lease, url, status, location)
+    assert LinkRedirects(crawl).follow(fetch, url, status, location)
     crawl.engine = None
     [row] = rows
     return row.url
@@ -270,13 +270,13 @@ def _redirected(crawl: Crawl, url: str, to: str, status: int = 301) -> str:
 
 def _followed(crawl: Crawl, url: str, *hrefs: str) -> list[str]:
     """The links of a page at *url*."""
-    lease = Lease(Entry("a.test", url), None)
+    fetch = Fetch(Entry("a.test", url), None)
     body = "".join(f'<a href="{href}">' for href in hrefs).encode()
     spider = crawl.crawler.spider
     assert spider is not None
     follower = LinkFollower(crawl, spider, None, None)
-    follower.follow(lease, Exchange.of_handler(url, "GET", HtmlResponse(url, body=body)))
-    return lease.links
+    follower.follow(fetch, Exchange.of_handler(url, "GET", HtmlResponse(url, body=body)))
+    return fetch.links
 
 
 def test_redirects_make_twins(crawl: Crawl, tmp_path: Path) -> None:

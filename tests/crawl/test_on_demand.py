@@ -25,7 +25,7 @@ from support.websites import Answer, Page, Site, links, running
 from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats
 from scrapy_spider_suite.crawl import deferred_links
 from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.queue.traps import Traps
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -376,11 +376,11 @@ def test_what_traps_are_told(
         told[url.removeprefix(site.url)] = pages
         saw(traps, url, *args, pages=pages, **more)
 
-    def settling(extractor: DeferredLinks, lease: Lease) -> None:
-        again = lease.entry.url.endswith("/3/3")
-        lease.plan = mock.Mock() if again else None
-        settle(extractor, lease)
-        lease.plan = None
+    def settling(extractor: DeferredLinks, fetch: Fetch) -> None:
+        again = fetch.entry.url.endswith("/3/3")
+        fetch.plan = mock.Mock() if again else None
+        settle(extractor, fetch)
+        fetch.plan = None
 
     monkeypatch.setattr(Traps, "learn_page", seeing)
     monkeypatch.setattr(DeferredLinks, "settle", settling)

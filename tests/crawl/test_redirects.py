@@ -12,7 +12,7 @@ from scrapy.exceptions import IgnoreRequest
 from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import HOPS_MAX, LinkRedirects, redirect_target
 from scrapy_spider_suite.exceptions import RedirectLoop, TooManyHops
 from scrapy_spider_suite.frontier.entries import Entry, Flag
@@ -36,18 +36,18 @@ class Followed:
         self.crawler.spider = self.crawler._create_spider("x")
         self.crawl = get_crawl(self.crawler)
         self.rows: list[Entry] = []
-        engine: Any = SimpleNamespace(enqueue_entry=lambda entry, lease: self.rows.append(entry))
+        engine: Any = SimpleNamespace(enqueue_entry=lambda entry, fetch: self.rows.append(entry))
         self.crawl.engine = engine
         self._redirects = LinkRedirects(self.crawl)
 
     def follow(self, page: Entry, location: str | None, status: int = 302) -> Entry | None:
         """The row that *page* makes by its answer; None: it is no redirect."""
         self.rows.clear()
-        lease = Lease(page, None)
+        fetch = Fetch(page, None)
         place = None if location is None else location.encode()
-        if not self._redirects.follow(lease, page.url, status, place):
+        if not self._redirects.follow(fetch, page.url, status, place):
             return None
-        assert lease.event is Event.REPLACED
+        assert fetch.event is Event.REPLACED
         [row] = self.rows
         return row
 

@@ -14,7 +14,7 @@ from support.websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl import links as sitemaps
 from scrapy_spider_suite.crawl.links import LinkFollower
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.frontier.entries import state_key
 from scrapy_spider_suite.operate.verbs.why import trace
@@ -205,9 +205,9 @@ def test_one_served_as_a_page(site: Site, run: Run, monkeypatch: pytest.MonkeyPa
     learned: list[str] = []
     learn = LinkFollower.learn_traps
 
-    def noted(self: LinkFollower, lease: Lease, page: Exchange, links: list[str]) -> None:
+    def noted(self: LinkFollower, fetch: Fetch, page: Exchange, links: list[str]) -> None:
         learned.append(page.url)
-        learn(self, lease, page, links)
+        learn(self, fetch, page, links)
 
     monkeypatch.setattr(LinkFollower, "learn_traps", noted)
     name(site, "/map.php")

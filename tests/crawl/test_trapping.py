@@ -9,7 +9,7 @@ from scrapy.utils.test import get_crawler
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.links import LinkFollower
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.urls.traps import TrapLimits
@@ -33,12 +33,12 @@ def test_a_request_of_the_spider_as_it_was_spelt(url: str, mined: list[str]) -> 
     crawl = get_crawl(get_crawler(Spider, settings))
     crawl.frontier.policy.update(traps=limits)
     follower = LinkFollower(crawl, Spider("name"), None, None)
-    lease = Lease(Entry("a.test", url, flags=Flag.USER), None)
+    fetch = Fetch(Entry("a.test", url, flags=Flag.USER), None)
     page = Exchange.of_handler(url, "GET", HtmlResponse(url, body=BODY))
     for _ in range(3):
-        follower.learn_traps(lease, page, ["http://a.test/b"])
-    follower.guess_urls(lease, page)
-    assert [child.url for child in lease.children] == mined
+        follower.learn_traps(fetch, page, ["http://a.test/b"])
+    follower.guess_urls(fetch, page)
+    assert [child.url for child in fetch.children] == mined
     ground = crawl.frontier.traps.stats.get("a.test")
     crawl.close_job()
     assert (ground is None) is url.startswith("data:")

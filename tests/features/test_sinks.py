@@ -50,7 +50,7 @@ class Sink:
 
     def _write(self, written: asyncio.Future[None]) -> None:
         crawl = get_crawl(self._crawler)
-        if crawl.leases:  # not everything else about the page is over
+        if crawl.fetches:  # not everything else about the page is over
             asyncio.get_running_loop().call_later(0.05, self._write, written)
             return
         self.done.append(crawl.frontier.counters.done)

@@ -105,8 +105,8 @@ class Borrower(Crawl):
         self.now = now
         self._wait()
         self._resolve()
-        while self._busy < self._seats and (leases := self.frontier.leases.acquire(self.now)):
-            self._begin_visit(leases)
+        while self._busy < self._seats and (fetches := self.frontier.leases.acquire(self.now)):
+            self._begin_visit(fetches)
         self._send()
 
 

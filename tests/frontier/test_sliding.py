@@ -106,10 +106,10 @@ def test_every_page_is_fetched_once(crawl: Callable[..., Crawl], kind: str) -> N
     running = crawl(web, window, capacity=7, order=order)
     most, hosts = 0, running.frontier.workbench.hosts
 
-    def page(lease: Any) -> None:
+    def page(fetch: Any) -> None:
         nonlocal most
         most = max(most, sum(bool(host.front) for host in hosts.values()))
-        running.follow(lease)
+        running.follow(fetch)
 
     running.on_page = page
     running.seed("http://h0.t/0")
@@ -203,8 +203,8 @@ def test_robots_do_not_use_up_a_turn(crawl: Callable[..., Crawl]) -> None:
     running = crawl(Web(FOUR), Window(1, 1))
     running.seed(*(f"http://{host}/" for host in FOUR))
     running._resolve()
-    [lease] = running.frontier.leases.acquire(0.0)
-    running.frontier.commit.put_back(lease, 0.1)
+    [fetch] = running.frontier.leases.acquire(0.0)
+    running.frontier.commit.put_back(fetch, 0.1)
     assert hosts_of(running) == []
     running.run()
     assert hosts_of(running) == ["1", "2", "3", "4"]

@@ -65,13 +65,13 @@ def fetch(site: JobTarget, *failing: str) -> list[str]:
     frontier, urls = site.frontier, []
     for host in frontier.unresolved_hosts(1.0, 100):
         frontier.set_address(host, "10.0.0.1", host.key, 1e18, 1.0)
-    while leases := frontier.leases.acquire(1.0):
-        for lease in leases:
-            urls.append(lease.entry.url)
-            lost = lease.entry.url in failing
-            lease.event, lease.status = (Event.CLIENT_ERROR, 404) if lost else (Event.SUCCESS, 200)
-            frontier.leases.release(lease, 1.0)
-            frontier.commit.settle(lease, 1.0)
+    while fetches := frontier.leases.acquire(1.0):
+        for fetch in fetches:
+            urls.append(fetch.entry.url)
+            lost = fetch.entry.url in failing
+            fetch.event, fetch.status = (Event.CLIENT_ERROR, 404) if lost else (Event.SUCCESS, 200)
+            frontier.leases.release(fetch, 1.0)
+            frontier.commit.settle(fetch, 1.0)
     frontier.flush()
     return sorted(urls)
 

@@ -9,7 +9,7 @@ from random import Random
 from typing import Any
 
 import pytest
-from support.virtual_crawl import WALL, Crawl, Fetch, Watch, Web, entry
+from support.virtual_crawl import WALL, Crawl, Visited, Watch, Web, entry
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.crawl.queue.leases import _REFUSALS
@@ -47,7 +47,7 @@ def polite(**fields: Any) -> Policy:
     return Policy(**{"host": Pace(4.0), "address": Pace(0.0)} | fields)
 
 
-def of(crawl: Crawl, host: str) -> list[Fetch]:
+def of(crawl: Crawl, host: str) -> list[Visited]:
     """The transfers to a host."""
     return [fetch for fetch in crawl.fetches if fetch.host == host]
 

@@ -30,12 +30,12 @@ class DurableFrontierContract(FrontierContract):
         crawl = self.one_host(store)
         crawl.seed("http://a.t/1")
         crawl._resolve()
-        (lease,) = crawl.frontier.leases.acquire(0.0)
+        (fetch,) = crawl.frontier.leases.acquire(0.0)
         for n in range(1_500):
             child = entry(f"http://a.t/child{n}", flags=Flag.USER)
-            crawl.frontier.admission.adopt(lease, [child], 0.0)
+            crawl.frontier.admission.adopt(fetch, [child], 0.0)
         assert crawl.frontier.counters.pending > 1_000
-        assert len(lease.children) < 1_000
+        assert len(fetch.children) < 1_000
         assert state_of(crawl.frontier, "http://a.t/1").state is State.PENDING
 
     def test_children_wait_for_their_page(self, store: Store) -> None:
@@ -43,17 +43,17 @@ class DurableFrontierContract(FrontierContract):
         crawl = self.one_host(store)
         crawl.seed("http://a.t/1")
         crawl._resolve()
-        (lease,) = crawl.frontier.leases.acquire(0.0)
-        crawl.frontier.admission.adopt(lease, [entry("http://a.t/2", flags=Flag.USER)], 0.0)
+        (fetch,) = crawl.frontier.leases.acquire(0.0)
+        crawl.frontier.admission.adopt(fetch, [entry("http://a.t/2", flags=Flag.USER)], 0.0)
         assert not crawl.frontier.states.known(entry("http://a.t/2").identity)
-        lease.event = Event.SUCCESS
-        crawl.frontier.commit.settle(lease, 0.0)
+        fetch.event = Event.SUCCESS
+        crawl.frontier.commit.settle(fetch, 0.0)
         assert state_of(crawl.frontier, "http://a.t/2").state is State.PENDING
 
     def adopting(self, crawl: Crawl, brood: dict[str, list[Entry]]) -> None:
         """Let pages bring the entries that *brood* names, as a spider's callback would."""
-        crawl.on_page = lambda lease: crawl.frontier.admission.adopt(
-            lease, brood.get(lease.entry.url, []), crawl.now
+        crawl.on_page = lambda fetch: crawl.frontier.admission.adopt(
+            fetch, brood.get(fetch.entry.url, []), crawl.now
         )
 
     def test_volatile_children_keep_their_page_undone(self, store: Store) -> None:
@@ -97,9 +97,9 @@ class DurableFrontierContract(FrontierContract):
         policy = Policy(host=Pace(0.0), address=Pace(0.0))
         crawl = self.one_host(store, policy=policy)
         last = 3_000
-        crawl.on_page = lambda lease: crawl.frontier.admission.adopt(
-            lease, [volatile(f"http://a.t/{int(lease.entry.url[11:]) + 1}")]
-            if not lease.entry.url.endswith(f"/{last}") else [], crawl.now,
+        crawl.on_page = lambda fetch: crawl.frontier.admission.adopt(
+            fetch, [volatile(f"http://a.t/{int(fetch.entry.url[11:]) + 1}")]
+            if not fetch.entry.url.endswith(f"/{last}") else [], crawl.now,
         )  # fmt: skip
         crawl.seed("http://a.t/0")
         crawl.run(fetches=last)
@@ -140,7 +140,7 @@ class DurableFrontierContract(FrontierContract):
         store.put_state(b"key", PENDING)
         with pytest.raises(StoreWriteError):
             frontier.flush()
-        monkeypatch.setattr(frontier, "flush", lambda: None)  # the crawl pauses, leases end
+        monkeypatch.setattr(frontier, "flush", lambda: None)  # the crawl pauses, fetches end
         crawl.run(fetches=30)
         monkeypatch.undo()
         assert store.flush == real

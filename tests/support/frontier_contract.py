@@ -10,28 +10,28 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import BackOff, Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Overrides, Policy
 from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import UrlState
-from support.virtual_crawl import POLICY, Crawl, Fetch, Web, all_urls, entry, trees
+from support.virtual_crawl import POLICY, Crawl, Visited, Web, all_urls, entry, trees
 
 IMPATIENT = BackOff(base=1.0, longest=8.0, dead_after=3)
 
 
-def visits(crawl: Crawl) -> dict[int, list[Fetch]]:
+def visits(crawl: Crawl) -> dict[int, list[Visited]]:
     """The transfers of each visit."""
-    found: dict[int, list[Fetch]] = {}
+    found: dict[int, list[Visited]] = {}
     for fetch in crawl.fetches:
         found.setdefault(fetch.visit, []).append(fetch)
     return found
 
 
-def per_host(crawl: Crawl) -> dict[str, list[Fetch]]:
+def per_host(crawl: Crawl) -> dict[str, list[Visited]]:
     """The transfers of each host, in order."""
-    found: dict[str, list[Fetch]] = {}
+    found: dict[str, list[Visited]] = {}
     for fetch in crawl.fetches:
         found.setdefault(fetch.host, []).append(fetch)
     return found
@@ -100,9 +100,9 @@ class FrontierContract(ABC):
         crawl = self.one_host(store, web)
         seen = {}
 
-        def page(lease: Lease) -> None:
-            seen[lease.entry.url] = lease.entry
-            crawl.follow(lease)
+        def page(fetch: Fetch) -> None:
+            seen[fetch.entry.url] = fetch.entry
+            crawl.follow(fetch)
 
         crawl.on_page = page
         crawl.seed("http://a.t/1")
@@ -223,23 +223,23 @@ class FrontierContract(ABC):
         crawl.seed("http://a.t/1", "http://b.t/1", "http://b.t/2", "http://b.t/3")
         crawl.frontier.tick(0.0)
         crawl._resolve()
-        (lease,) = self.lease_of(crawl, "a.t")
-        lease.event = Event.TOO_MANY_REQUESTS
-        crawl.frontier.leases.release(lease, crawl.now, retry_after=100.0)
-        crawl.frontier.commit.settle(lease, crawl.now)
+        (fetch,) = self.lease_of(crawl, "a.t")
+        fetch.event = Event.TOO_MANY_REQUESTS
+        crawl.frontier.leases.release(fetch, crawl.now, retry_after=100.0)
+        crawl.frontier.commit.settle(fetch, crawl.now)
         asked = crawl.now
         crawl.run()
         again = next(fetch for fetch in crawl.fetches if fetch.host == "a.t")
         assert again.start - asked == pytest.approx(100.0, abs=1.1)
         assert again.start - asked >= 100.0
 
-    def lease_of(self, crawl: Crawl, host: str) -> list[Lease]:
+    def lease_of(self, crawl: Crawl, host: str) -> list[Fetch]:
         """Acquire until *host* has its turn; the others go back."""
         for _ in range(1_000):
-            for lease in crawl.frontier.leases.acquire(crawl.now):
-                if lease.entry.host == host:
-                    return [lease]
-                crawl.frontier.commit.put_back(lease, crawl.now)
+            for fetch in crawl.frontier.leases.acquire(crawl.now):
+                if fetch.entry.host == host:
+                    return [fetch]
+                crawl.frontier.commit.put_back(fetch, crawl.now)
             crawl.now += 1.0
             crawl.frontier.tick(crawl.now)
             crawl._resolve()
@@ -251,9 +251,9 @@ class FrontierContract(ABC):
         crawl.seed(*(f"http://a.t/{n}" for n in range(40)))
         crawl._resolve()
         for _ in range(3):
-            (lease,) = crawl.frontier.leases.acquire(0.0)
-            assert lease.entry.url == "http://a.t/0"
-            crawl.frontier.commit.put_back(lease, 0.0)
+            (fetch,) = crawl.frontier.leases.acquire(0.0)
+            assert fetch.entry.url == "http://a.t/0"
+            crawl.frontier.commit.put_back(fetch, 0.0)
         assert crawl.frontier.counters.pending == 40
         assert crawl.frontier.statistics().leased == 0
         crawl.run()
@@ -266,10 +266,10 @@ class FrontierContract(ABC):
         crawl = self.one_host(store)
         crawl.seed("http://a.t/first")
         crawl._resolve()
-        (lease,) = crawl.frontier.leases.acquire(0.0)
+        (fetch,) = crawl.frontier.leases.acquire(0.0)
         others = [entry(f"http://a.t/{n}", priority=5) for n in range(60)]
         crawl.frontier.admission.schedule(others, 0.0)
-        crawl.frontier.commit.put_back(lease, 0.0)
+        crawl.frontier.commit.put_back(fetch, 0.0)
         crawl.run()
         assert crawl.urls == [f"http://a.t/{n}" for n in range(60)] + ["http://a.t/first"]
 
@@ -334,13 +334,13 @@ class FrontierContract(ABC):
         """A page is done when nothing holds it; its links need not wait."""
         crawl = self.one_host(store)
         crawl.seed("http://a.t/1")
-        held: list[Lease] = []
+        held: list[Fetch] = []
 
-        def hold(lease: Lease) -> None:
-            if lease.entry.url == "http://a.t/1":
-                lease.holds += 2
-                lease.links.append("http://a.t/2")
-                held.append(lease)
+        def hold(fetch: Fetch) -> None:
+            if fetch.entry.url == "http://a.t/1":
+                fetch.holds += 2
+                fetch.links.append("http://a.t/2")
+                held.append(fetch)
 
         crawl.on_page = hold
         crawl.run(until=20.0)
@@ -358,11 +358,11 @@ class FrontierContract(ABC):
         crawl.seed("http://a.t/1")
         tries: list[str] = []
 
-        def page(lease: Lease) -> None:
-            tries.append(lease.entry.url)
-            lease.links.append(f"http://a.t/from{len(tries)}")
+        def page(fetch: Fetch) -> None:
+            tries.append(fetch.entry.url)
+            fetch.links.append(f"http://a.t/from{len(tries)}")
             if len(tries) == 1:
-                lease.faults.add(Event.INTERRUPTED)
+                fetch.faults.add(Event.INTERRUPTED)
 
         crawl.on_page = page
         crawl.run(fetches=2)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.frontier.outcomes import Pace
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.rocks_store import Store
@@ -52,13 +52,13 @@ class TrapCrawl(Crawl):
         site = self.ordinary if host in trap_sites.ordinary_hosts() else self.site
         return site.answer(Request("GET", target, path, host, True, 0)).data
 
-    def follow(self, lease: Lease) -> None:
+    def follow(self, fetch: Fetch) -> None:
         """As the bulk path does: learn from the page, then drop what leads into a trap."""
-        traps, entry = self.frontier.traps, lease.entry
+        traps, entry = self.frontier.traps, fetch.entry
         pages = self.frontier.residents.records.touch(entry.host).done
         body = self.body(entry.url)
         links = extract(body, PageContext(entry.url)).links
-        lease.links.extend(traps.passed(links, YEAR))
+        fetch.links.extend(traps.passed(links, YEAR))
         traps.learn_page(entry.url, entry.host, body, links, pages=pages)
 
     def in_traps(self) -> Counter[str]:

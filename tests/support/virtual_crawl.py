@@ -16,7 +16,7 @@ from random import Random
 
 from scrapy_spider_suite.cluster.mailbox import OwnerRouter
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, Entry, Order, state_key
 from scrapy_spider_suite.frontier.outcomes import Event, Pace
 from scrapy_spider_suite.frontier.policy import Policy
@@ -87,7 +87,7 @@ def all_urls(web: Web, pages: int) -> set[str]:
 
 
 @dataclass(frozen=True)
-class Fetch:
+class Visited:
     """One transfer: who, where, and from when to when."""
 
     url: str
@@ -155,9 +155,9 @@ class Crawl:
         self.now = start
         self.ticks = 0
         self.watch = Watch(policy, floor=start if unclean else None)
-        self.fetches: list[Fetch] = []
-        self.out: dict[Lease, None] = {}
-        self.on_page: Callable[[Lease], None] = self.follow
+        self.fetches: list[Visited] = []
+        self.out: dict[Fetch, None] = {}
+        self.on_page: Callable[[Fetch], None] = self.follow
         self.status = 0
         """Of pages that were fetched."""
         self._seats, self._think, self._flush_always = seats, think, flush_always
@@ -241,12 +241,12 @@ class Crawl:
 
     # A visit: its URLs one after the other, then its host is free again
 
-    def _begin_visit(self, leases: list[Lease]) -> None:
+    def _begin_visit(self, leases: list[Fetch]) -> None:
         self._busy += 1
         self.out.update(dict.fromkeys(leases))
         self._transfer(leases, next(self._visits), first=True)
 
-    def _transfer(self, leases: list[Lease], number: int, *, first: bool) -> None:
+    def _transfer(self, leases: list[Fetch], number: int, *, first: bool) -> None:
         lease = leases[0]
         visit = lease.visit
         assert visit is not None
@@ -262,7 +262,7 @@ class Crawl:
             self.watch.ends(host, address, self.now)
             lease.event = self.web.event(lease.entry.url, lease.entry.attempts + 1)
             self.fetches.append(
-                Fetch(lease.entry.url, host, address, start, self.now, lease.event, number,
+                Visited(lease.entry.url, host, address, start, self.now, lease.event, number,
                       lease.entry.key)
             )  # fmt: skip
             if leases[1:]:
@@ -275,7 +275,7 @@ class Crawl:
 
         self._later(self._random.uniform(*self.web.seconds), end)
 
-    def settle(self, lease: Lease) -> None:
+    def settle(self, lease: Fetch) -> None:
         """A page has been worked on."""
         if lease.event is Event.SUCCESS:
             lease.status = lease.status or self.status
@@ -285,6 +285,6 @@ class Crawl:
         if self._flush_always:
             self.frontier.flush()
 
-    def follow(self, lease: Lease) -> None:
+    def follow(self, lease: Fetch) -> None:
         """What a page leads to."""
         lease.links.extend(self.web.links(lease.entry.url))

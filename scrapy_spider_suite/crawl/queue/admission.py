@@ -30,7 +30,7 @@ from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.queue.frontier import Frontier
-    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.queue.leases import Fetch
 
 
 class Router(Protocol):
@@ -108,7 +108,7 @@ class RetryFailed:
 
 
 class PageCounter(Protocol):
-    def concluded(self, lease: Lease, event: Event) -> None: ...
+    def concluded(self, fetch: Fetch, event: Event) -> None: ...
     def save(self) -> None: ...
 
 
@@ -127,44 +127,44 @@ class StoredPageLinks:
         self.waiting = UnreadPages(frontier.store, frontier.counters)
         self.demand = PageDemand(self.waiting, frontier.residents.records.left)
 
-    def concluded(self, lease: Lease, event: Event) -> None:
-        if lease.stored is None and self.counting is None and not self.waiting.count:
+    def concluded(self, fetch: Fetch, event: Event) -> None:
+        if fetch.stored is None and self.counting is None and not self.waiting.count:
             return
         place = b""
-        if lease.stored is not None:
+        if fetch.stored is not None:
             with suppress(ValueError):  # it could not be written, and its host was given up
-                place = lease.stored.to_bytes()
+                place = fetch.stored.to_bytes()
         if place:
-            self.waiting.add(lease.entry, place)
+            self.waiting.add(fetch.entry, place)
         elif self.counting is not None:
-            self.counting.concluded(lease, event)
-        self.demand.host_shrank(lease.entry.host)
+            self.counting.concluded(fetch, event)
+        self.demand.host_shrank(fetch.entry.host)
 
-    def finish(self, page: UnreadPage, lease: Lease, now: float) -> bool:
-        """Admit the links of *lease*, made for *page*; False if the page was dropped."""
+    def finish(self, page: UnreadPage, fetch: Fetch, now: float) -> bool:
+        """Admit the links of *fetch*, made for *page*; False if the page was dropped."""
         here, admission = page in self.waiting, self._frontier.admission
         if here:
-            children = (each.host for each in lease.children)
-            self.demand.reading(page, chain(map(host_of, lease.links), children))
+            children = (each.host for each in fetch.children)
+            self.demand.reading(page, chain(map(host_of, fetch.links), children))
             # The links come first: there may be so many that a batch is written in between.
-            admission.spill(lease, now)
+            admission.spill(fetch, now)
             if self.counting is not None:
-                self.counting.concluded(lease, Event.SUCCESS)
+                self.counting.concluded(fetch, Event.SUCCESS)
             self.waiting.remove(page)
         self.demand.finish(page)
         admission.relieve()
         return here
 
     def give_up(
-        self, page: UnreadPage, event: Event, wall: float, lease: Lease | None = None
+        self, page: UnreadPage, event: Event, wall: float, fetch: Fetch | None = None
     ) -> bool:
         """The links of *page* cannot be read: its URL ends with *event*.
 
-        With a *lease* the page is counted. False if the page was dropped meanwhile.
+        With a *fetch* the page is counted. False if the page was dropped meanwhile.
         """
         here, frontier = self.waiting.remove(page), self._frontier
-        if here and lease is not None and self.counting is not None:
-            self.counting.concluded(lease, event)
+        if here and fetch is not None and self.counting is not None:
+            self.counting.concluded(fetch, event)
         self.demand.finish(page)
         data = frontier.store.state(page.entry.identity) if here else None
         if data is not None:
@@ -428,16 +428,16 @@ class Admission:
             yield
 
     def adopt(
-        self, lease: Lease | None, entries: list[Entry], now: float, *, given: bool = False
+        self, fetch: Fetch | None, entries: list[Entry], now: float, *, given: bool = False
     ) -> None:
-        """Admit *entries*, the children of *lease*, with the commit of its page; without a lease or
+        """Admit *entries*, the children of *fetch*, with the commit of its page; without a fetch or
         a durable store at once.
         """
-        if lease is None or not self._store.durable:
-            self.schedule(entries, now, given=given and lease is None)
+        if fetch is None or not self._store.durable:
+            self.schedule(entries, now, given=given and fetch is None)
             return
         # Of a volatile page nothing is stored: its children hold the page on disk that led there.
-        holder = lease.entry.holder if lease.entry.volatile else lease
+        holder = fetch.entry.holder if fetch.entry.volatile else fetch
         for entry in entries:
             if entry.volatile:
                 entry.holder = holder
@@ -445,25 +445,25 @@ class Admission:
                     holder.holds += 1
                 self.schedule([entry], now)
             else:
-                lease.children.append(entry)
-        lease.held_since = lease.held_since or now
-        if len(lease.children) + len(lease.links) > _SPILL:
-            self.spill(lease, now)
+                fetch.children.append(entry)
+        fetch.held_since = fetch.held_since or now
+        if len(fetch.children) + len(fetch.links) > _SPILL:
+            self.spill(fetch, now)
 
-    def spill(self, lease: Lease, now: float) -> None:
+    def spill(self, fetch: Fetch, now: float) -> None:
         """Store the children of a page, which may be unfinished: too many, or held too long.
 
         Links come last: of a request with a callback and a link to the same page the request is
         kept.
         """
-        if lease.children:
-            self.schedule(lease.take_children(), now)
-        if lease.links:
-            page, policy = lease.entry, lease.referrer_policy
+        if fetch.children:
+            self.schedule(fetch.take_children(), now)
+        if fetch.links:
+            page, policy = fetch.entry, fetch.referrer_policy
             origin = LinkOrigin(page.depth + 1, page.url, referrer_policy=policy)
-            links, lease.links = lease.links, []
+            links, fetch.links = fetch.links, []
             self.add_links(origin, keys_of(links), now)
-        lease.held_since = None
+        fetch.held_since = None
 
     def relieve(self) -> None:
         """Write a batch that has grown large.

@@ -39,7 +39,7 @@ from scrapy_spider_suite.store.seen_transfer import host_of_state_key
 from scrapy_spider_suite.store.url_states import SchemeGuesses, UrlStates
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.queue.leases import Fetch
     from scrapy_spider_suite.store.rocks_store import RocksStore
 
 
@@ -68,13 +68,13 @@ class RevisitPlanner:
     def __len__(self) -> int:
         return len(self.revisits)
 
-    def begin(self, lease: Lease) -> None:
-        """Give *lease* the plan of its page, unless an operator or a spider asked for it."""
-        if not self.revisits.idle and not lease.entry.flags & (Flag.DONT_FILTER | Flag.VOLATILE):
-            lease.plan = self.revisits.get(lease.entry.identity)
+    def begin(self, fetch: Fetch) -> None:
+        """Give *fetch* the plan of its page, unless an operator or a spider asked for it."""
+        if not self.revisits.idle and not fetch.entry.flags & (Flag.DONT_FILTER | Flag.VOLATILE):
+            fetch.plan = self.revisits.get(fetch.entry.identity)
 
-    def concluded(self, lease: Lease, event: Event, wall: float) -> None:
-        entry, found = lease.entry, lease.found
+    def concluded(self, fetch: Fetch, event: Event, wall: float) -> None:
+        entry, found = fetch.entry, fetch.found
         if self.revisits.idle or entry.volatile:
             return
         if found is None or event not in _PAGES:
@@ -82,7 +82,7 @@ class RevisitPlanner:
             return
         self.revisits.visited(
             entry.identity, found.when, found.digest, found.validators,
-            unchanged=found.unchanged, packed=lease.packed, host=entry.host, row=pack_row(entry),
+            unchanged=found.unchanged, packed=fetch.packed, host=entry.host, row=pack_row(entry),
         )  # fmt: skip
 
     def missed(self, identity: bytes, wall: float) -> None:
@@ -141,41 +141,41 @@ class RevisitPlanner:
 
 
 class Commit:
-    """Settles leases, once nothing holds them (*held*: so many).
+    """Settles fetches, once nothing holds them (*held*: so many).
 
-    *guesses*: seeds whose scheme was guessed. *listeners* are called with each lease that is
+    *guesses*: seeds whose scheme was guessed. *listeners* are called with each fetch that is
     over, and its event, in the operation that says how its URL ended.
     """
 
     def __init__(self, frontier: Frontier) -> None:
         self.held = 0
-        self.listeners: list[Callable[[Lease, Event], None]] = []
+        self.listeners: list[Callable[[Fetch, Event], None]] = []
         self.guesses = SchemeGuesses(frontier.store)
         self.planner = RevisitPlanner(
             frontier, RevisitPlans(frontier.store.kv(ROWS), RevisitPolicy())
         )
         self._frontier = frontier
 
-    def settle(self, lease: Lease, now: float) -> None:
-        """Nothing more will come of *lease*: commit it, or as soon as nothing holds it."""
-        lease.settled = True
-        self.held += bool(lease.holds)
-        if lease.holds:
-            self._frontier.admission.spill(lease, now)
-            lease.write_last_items()
+    def settle(self, fetch: Fetch, now: float) -> None:
+        """Nothing more will come of *fetch*: commit it, or as soon as nothing holds it."""
+        fetch.settled = True
+        self.held += bool(fetch.holds)
+        if fetch.holds:
+            self._frontier.admission.spill(fetch, now)
+            fetch.write_last_items()
         else:
-            self._commit(lease, now)
+            self._commit(fetch, now)
         self._frontier.admission.relieve()
 
-    def unhold(self, lease: Lease, now: float) -> None:
-        lease.holds -= 1
-        if not lease.settled:
+    def unhold(self, fetch: Fetch, now: float) -> None:
+        fetch.holds -= 1
+        if not fetch.settled:
             return
-        if lease.holds:
-            lease.write_last_items()
+        if fetch.holds:
+            fetch.write_last_items()
         else:
             self.held -= 1
-            self._commit(lease, now)
+            self._commit(fetch, now)
 
     def release_holder(self, entry: Entry, now: float) -> None:
         """A volatile *entry* is over: the page that led to the entry need not wait for it."""
@@ -183,19 +183,19 @@ class Commit:
             holder, entry.holder = entry.holder, None
             self.unhold(holder, now)
 
-    def put_back(self, lease: Lease, now: float) -> None:
+    def put_back(self, fetch: Fetch, now: float) -> None:
         """The URL was not requested after all: it is pending as before, and its visit is over."""
-        lease.event = Event.INTERRUPTED
-        lease.children, lease.links = [], []
-        lease.settled = True
-        self._commit(lease, now, asked=False)
+        fetch.event = Event.INTERRUPTED
+        fetch.children, fetch.links = [], []
+        fetch.settled = True
+        self._commit(fetch, now, asked=False)
         self._frontier.admission.relieve()
-        self._frontier.leases.release(lease, now)
+        self._frontier.leases.release(fetch, now)
 
-    def _commit(self, lease: Lease, now: float, *, asked: bool = True) -> None:
-        frontier, entry = self._frontier, lease.entry
+    def _commit(self, fetch: Fetch, now: float, *, asked: bool = True) -> None:
+        frontier, entry = self._frontier, fetch.entry
         states, records, wall = frontier.states, frontier.residents.records, frontier.wall(now)
-        state, event, tried = lease.fate(frontier.policy.retry_times)
+        state, event, tried = fetch.fate(frontier.policy.retry_times)
         given_up = frontier.health.given_up.get(entry.host)
         if state is State.PENDING and given_up is not None:
             state, event = State.FAILED, given_up
@@ -204,35 +204,35 @@ class Commit:
             state = State.FAILED
         if state is not State.PENDING:
             # The links come first: there may be so many that a batch is written in between.
-            frontier.admission.spill(lease, now)
+            frontier.admission.spill(fetch, now)
         frontier.leases.unlease(entry)
         record = records.touch(entry.host)
         record.attempts += tried
         entry.attempts += tried
         if state is State.PENDING:
             if tried:
-                states.requeue(entry, event, lease.status, wall)
+                states.requeue(entry, event, fetch.status, wall)
             elif asked:
-                states.note_pending(entry, event, lease.status, wall)
+                states.note_pending(entry, event, fetch.status, wall)
             frontier.residents.push(entry, record, now)
         else:
             states.remove(entry, record)
-            states.conclude(entry, record, event, lease.status, wall)
+            states.conclude(entry, record, event, fetch.status, wall)
             states.fetched += state is State.DONE
             if entry.flags & Flag.SPECULATIVE:
                 frontier.traps.miner.concluded(entry, event)
-            self.planner.concluded(lease, event, wall)
-            frontier.stored_links.concluded(lease, event)
+            self.planner.concluded(fetch, event, wall)
+            frontier.stored_links.concluded(fetch, event)
             frontier.traps.concluded(entry, event)
-            if lease.states:
-                states.write_states(lease.states)
+            if fetch.states:
+                states.write_states(fetch.states)
             if wrong:
                 frontier.admission.schedule([self.guesses.other_scheme(entry)], now)
                 self.guesses.settle(entry)
             if entry.holder is not None:
                 self.release_holder(entry, now)
         for listener in self.listeners:
-            listener(lease, event)
+            listener(fetch, event)
 
 
 FIRST = 1 << 30  # the priority of URLs that an operator puts before all others of their host

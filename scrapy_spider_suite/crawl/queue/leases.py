@@ -277,7 +277,7 @@ _OF_PAGES = (
 """Faults of a page that arrived; the first that holds counts."""
 
 
-class Lease(Struct, eq=False):
+class Fetch(Struct, eq=False):
     """One URL on its way through fetching, callbacks and pipelines.
 
     It is done in one commit with *children* (a spider's entries) and *links* (bulk links). *states*
@@ -296,11 +296,11 @@ class Lease(Struct, eq=False):
     refusal: Exception | None = None  # by a check before its turn
     exchange: Exchange | None = None  # with the server, as it was on the wire
     page: Exchange | None = None  # the same, its content codings undone
-    fetches: list[Capture] = []  # answers that are to be packed
+    captures: list[Capture] = []  # answers that are to be packed
     outlinks: Sequence[Edge] = ()  # of the last of them
     wanted: bool = False  # whether there was an item of the page itself
     items: ItemBuffer | None = None  # that are to be written
-    last: Callable[[Lease, ItemBuffer], None] | None = None  # writes them, last of all
+    last: Callable[[Fetch, ItemBuffer], None] | None = None  # writes them, last of all
     unread: Exchange | None = None  # its page, if the links of that are read later
     items_refused: bool = False  # by SUITE_STORE_FILTER
     stored: StoredPage | None = None  # and where it is packed
@@ -323,7 +323,7 @@ class Lease(Struct, eq=False):
     states: list[tuple[bytes, bytes]] = []
 
     def verdict(self) -> Event:
-        """How the lease ended: an interruption goes before faults of callbacks and pipelines."""
+        """How the fetch ended: an interruption goes before faults of callbacks and pipelines."""
         for event in (Event.INTERRUPTED, Event.DISK_FULL):
             if event in self.faults:
                 return event
@@ -344,7 +344,7 @@ class Lease(Struct, eq=False):
         return outcome.after(self.entry.attempts + tried, retry_times, ours=ours), event, tried
 
     def write_last_items(self) -> None:
-        """Have its items written if only they hold the lease."""
+        """Have its items written if only they hold the fetch."""
         last, items = self.last, self.items
         if self.holds == 1 and last is not None and items is not None:
             self.last = self.items = None
@@ -449,8 +449,8 @@ class Leases:
         known = [wait for wait in waits if wait is not None]
         return min(known, default=FOREVER if self._frontier.pending else None)
 
-    def acquire(self, now: float) -> list[Lease]:
-        """Lease the URLs of the next visit, or none before its time."""
+    def acquire(self, now: float) -> list[Fetch]:
+        """Fetch the URLs of the next visit, or none before its time."""
         if self._policy.job_max_pages and self.full:
             return []
         for _ in range(_REFUSALS):
@@ -475,32 +475,32 @@ class Leases:
             and (self.permits.source is None or self.permits.check(visit, now))
         )
 
-    def _lease_all(self, visit: Visit) -> list[Lease]:
+    def _lease_all(self, visit: Visit) -> list[Fetch]:
         host, residents = visit.host, self._frontier.residents
         self._budget.shorten(visit, self.out)
-        leases = [self._lease(entry, visit) for entry in visit.entries]
+        fetches = [self._lease(entry, visit) for entry in visit.entries]
         host.held = residents.window is not None
         if host.more and not host.front and host.free():
             self._refill(host)
         stored = self._frontier.stored_links
         if stored.waiting.count:
             stored.demand.host_shrank(host.key)
-        return leases
+        return fetches
 
-    def lease_unvisited(self, key: str) -> Lease | None:
-        """Lease a URL of a resident host without a visit: it is to fail."""
+    def lease_unvisited(self, key: str) -> Fetch | None:
+        """Fetch a URL of a resident host without a visit: it is to fail."""
         host = self._frontier.workbench.hosts.get(key)
         if host is None or not host.front:
             return None
-        lease = self._lease(heappop(host.front)[1], None)
+        fetch = self._lease(heappop(host.front)[1], None)
         self._refill(host)
-        return lease
+        return fetch
 
-    def _lease(self, entry: Entry, visit: Visit | None) -> Lease:
+    def _lease(self, entry: Entry, visit: Visit | None) -> Fetch:
         self._fronts.lease(entry)
         self._domains.lease(entry.host)
         self.out += 1
-        return Lease(entry, visit)
+        return Fetch(entry, visit)
 
     def _refill(self, host: HostState) -> None:
         if host.more and not host.front:
@@ -513,15 +513,15 @@ class Leases:
         self.out -= 1
 
     def release(
-        self, lease: Lease, now: float, retry_after: float | None = None,
+        self, fetch: Fetch, now: float, retry_after: float | None = None,
         heard: Event | None = None,
     ) -> None:  # fmt: skip
-        """The visit of *lease* is over; *heard*: what happened on the wire, if not its event."""
-        visit = lease.visit
+        """The visit of *fetch* is over; *heard*: what happened on the wire, if not its event."""
+        visit = fetch.visit
         if visit is None:
             return
-        lease.visit = None
-        event = heard or lease.event
+        fetch.visit = None
+        event = heard or fetch.event
         self._frontier.health.judge(visit.host, event, now, retry_after)
         self._frontier.workbench.release(visit)
         self._frontier.rotation.after_visit(visit.host, now, visited=event is not Event.INTERRUPTED)

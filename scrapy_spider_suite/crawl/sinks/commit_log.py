@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from scrapy import Request
     from scrapy.crawler import Crawler
 
-    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.queue.leases import Fetch
 
 logger = logging.getLogger(__name__)
 
@@ -42,8 +42,8 @@ none may let an engine go on that another wants to stand still."""
 
 
 class Sink(Protocol):
-    def settled(self, lease: Lease) -> None:
-        """The page of *lease* has settled: hold it while something is not written."""
+    def settled(self, fetch: Fetch) -> None:
+        """The page of *fetch* has settled: hold it while something is not written."""
 
     def pulse(self) -> None:
         ...
@@ -83,15 +83,15 @@ class FrontierLog:
         frontier = self.crawl.frontier
         return bool(frontier.commit.held) and frontier.leases.out == frontier.commit.held
 
-    def lease_of(self, request: Request | None) -> Lease | None:
-        return None if request is None else self.crawl.leases.get(request)
+    def lease_of(self, request: Request | None) -> Fetch | None:
+        return None if request is None else self.crawl.fetches.get(request)
 
-    def written(self, leases: Iterable[Lease]) -> None:
-        """The output of each of *leases* is durable, or its faults say that it will not be."""
+    def written(self, fetches: Iterable[Fetch]) -> None:
+        """The output of each of *fetches* is durable, or its faults say that it will not be."""
         crawl = self.crawl
         with condemn_on_damage(crawl.store):
-            for lease in leases:
-                crawl.frontier.commit.unhold(lease, crawl.now())
+            for fetch in fetches:
+                crawl.frontier.commit.unhold(fetch, crawl.now())
         self._engine.flush_soon()
         crawl.wake()
 
@@ -123,7 +123,7 @@ class PlainLog:
     def lease_of(self, request: Request | None) -> None:
         ...
 
-    def written(self, leases: Iterable[Lease]) -> None:
+    def written(self, fetches: Iterable[Fetch]) -> None:
         ...
 
     def pause(self, why: str) -> None:
@@ -154,7 +154,7 @@ CommitLog: TypeAlias = FrontierLog | PlainLog
 
 
 class PageFaults:
-    """Notes the faults of each page in its lease; calls *full* for a full disk."""
+    """Notes the faults of each page in its fetch; calls *full* for a full disk."""
 
     def __init__(self, crawl: Crawl, full: Callable[[str], None]) -> None:
         self._crawl = crawl
@@ -165,25 +165,25 @@ class PageFaults:
         connect(self._item_failed, item_not_exported)
         connect(self._item_dropped, signals.item_dropped)
 
-    def lease_of(self, response: Response | Failure | None) -> Lease | None:
+    def lease_of(self, response: Response | Failure | None) -> Fetch | None:
         request = getattr(response, "request", None)
-        return None if request is None else self._crawl.leases.get(request)
+        return None if request is None else self._crawl.fetches.get(request)
 
     def hold(
         self, response: Response | Failure | None, durable: asyncio.Future[Any],
         then: Callable[[], None],
     ) -> bool:  # fmt: skip
         """Hold the page of *response* until *durable*; then call *then*. False: no page."""
-        lease, crawl = self.lease_of(response), self._crawl
-        if lease is None or lease.settled:
+        fetch, crawl = self.lease_of(response), self._crawl
+        if fetch is None or fetch.settled:
             return False
-        lease.holds += 1
+        fetch.holds += 1
 
         def resolved(future: asyncio.Future[Any]) -> None:
             if future.cancelled() or future.exception() is not None:
-                lease.faults.add(Event.INTERRUPTED)
+                fetch.faults.add(Event.INTERRUPTED)
             with condemn_on_damage(crawl.store):
-                crawl.frontier.commit.unhold(lease, crawl.now())
+                crawl.frontier.commit.unhold(fetch, crawl.now())
             then()
             crawl.wake()
 
@@ -204,6 +204,6 @@ class PageFaults:
         self._note(response, Event.NOT_STORED)
 
     def _note(self, response: Response | Failure | None, event: Event) -> None:
-        lease = self.lease_of(response)
-        if lease is not None:
-            lease.faults.add(event)
+        fetch = self.lease_of(response)
+        if fetch is not None:
+            fetch.faults.add(event)

@@ -29,7 +29,7 @@ from scrapy_spider_suite.urls.page_digests import structural_digest, warc_digest
 if TYPE_CHECKING:
     from scrapy_spider_suite.analysis.near_duplicates import NearIndex
     from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.queue.leases import Fetch
 
 _STORED = frozenset({Event.SUCCESS, Event.NOT_PARSED, Event.CALLBACK_ERROR})
 
@@ -43,8 +43,8 @@ class DuplicatePages:
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
         self._stats = crawl.crawler.stats
-        self._under_way: dict[bytes, Lease] = {}  # the first page with each digest
-        self._waiting: dict[Lease, list[Lease]] = {}  # for the commit of that page
+        self._under_way: dict[bytes, Fetch] = {}  # the first page with each digest
+        self._waiting: dict[Fetch, list[Fetch]] = {}  # for the commit of that page
         settings, kv = crawl.settings, crawl.store.kv
         kinds, folder = settings.compare_pages, settings.packs_dir
         self._packs = None if folder is None else PackedBodies(folder)
@@ -64,29 +64,29 @@ class DuplicatePages:
 
     # In
 
-    def compare(self, lease: Lease, answer: Exchange) -> bool:
+    def compare(self, fetch: Fetch, answer: Exchange) -> bool:
         """Compare an answer. True: `look_up` is to be awaited."""
         if not self._crawl.settings.compare_pages:
             return False
         if not 200 <= answer.status < 300 or not answer.body:
             return False
         with condemn_on_damage(self._crawl.store):
-            return self._compare_body(lease, answer)
+            return self._compare_body(fetch, answer)
         return False
 
-    def _compare_body(self, lease: Lease, answer: Exchange) -> bool:
-        lease.likeness = found = Likeness(answer.url, time.time())
+    def _compare_body(self, fetch: Fetch, answer: Exchange) -> bool:
+        fetch.likeness = found = Likeness(answer.url, time.time())
         original = None
         if self._payloads is not None:
             # Of what is packed, the bytes in the record count: compressed ones, as they were sent.
-            sent = lease.exchange if lease.fetches and lease.exchange is not None else answer
+            sent = fetch.exchange if fetch.captures and fetch.exchange is not None else answer
             found.payload = sent.digest
             original = self._payloads.find(found.payload)
-            first = self._first(found.payload, lease, found)
+            first = self._first(found.payload, fetch, found)
             self._count_repeat("payload", found, original or first, answer.url)
         if answer.is_html and self._structures is not None:
             found.structure = structural_digest(answer.body, host_of(answer.url))
-            first = self._first(found.structure, lease, found)
+            first = self._first(found.structure, fetch, found)
             same = self._structures.find(found.structure)
             self._count_repeat("structure", found, same or first, answer.url)
         if answer.is_html and self._near is not None:
@@ -96,13 +96,13 @@ class DuplicatePages:
         found.packed = PackedBody(original.url, original.when, warc_digest(found.payload))
         return True
 
-    def _first(self, digest: bytes, lease: Lease, found: Likeness) -> Original:
-        first = self._under_way.setdefault(digest, lease).likeness or found
+    def _first(self, digest: bytes, fetch: Fetch, found: Likeness) -> Original:
+        first = self._under_way.setdefault(digest, fetch).likeness or found
         return Original(first.url, 0.0)
 
-    async def look_up(self, lease: Lease) -> None:
-        """Check that the record of the original of the page of *lease* is there."""
-        found = lease.likeness
+    async def look_up(self, fetch: Fetch) -> None:
+        """Check that the record of the original of the page of *fetch* is there."""
+        found = fetch.likeness
         if found is None or found.packed is None or self._packs is None:
             return
         if not await asyncio.to_thread(self._packs.has, found.packed):
@@ -133,51 +133,51 @@ class DuplicatePages:
 
     # Out
 
-    def settle(self, lease: Lease, *, packed: bool) -> None:
-        """The page of *lease* has settled: have its answer refer to its original. *packed*: whether
+    def settle(self, fetch: Fetch, *, packed: bool) -> None:
+        """The page of *fetch* has settled: have its answer refer to its original. *packed*: whether
         it is to be packed; only then other answers may refer to it.
         """
-        found = lease.likeness
-        if found is None or not lease.fetches:
+        found = fetch.likeness
+        if found is None or not fetch.captures:
             return
-        fetch = lease.fetches[-1]
-        found.url, found.when = fetch.url, fetch.time
-        if fetch.truncated:
-            self._leave(lease, found)
+        capture = fetch.captures[-1]
+        found.url, found.when = capture.url, capture.time
+        if capture.truncated:
+            self._leave(fetch, found)
             found.payload = b""
-        if fetch.truncated or fetch.original is not None:
+        if capture.truncated or capture.original is not None:
             return
-        body = found.packed or self._wait_for_first(lease, found)
+        body = found.packed or self._wait_for_first(fetch, found)
         if body is None:
-            found.settled = packed and not lease.faults
+            found.settled = packed and not fetch.faults
             return
-        self._stats.inc_value("suite/duplicates/bytes", len(fetch.body))
+        self._stats.inc_value("suite/duplicates/bytes", len(capture.body))
         original = RefersTo(body.url, body.when, body.digest)
-        lease.fetches[-1] = replace(fetch, body=b"", original=original, profile=IDENTICAL)
-        if lease.found is not None:
-            lease.packed = body
+        fetch.captures[-1] = replace(capture, body=b"", original=original, profile=IDENTICAL)
+        if fetch.found is not None:
+            fetch.packed = body
 
-    def _wait_for_first(self, lease: Lease, found: Likeness) -> PackedBody | None:
-        if lease.entry.volatile:  # the first one may wait for it: the page that led there does
+    def _wait_for_first(self, fetch: Fetch, found: Likeness) -> PackedBody | None:
+        if fetch.entry.volatile:  # the first one may wait for it: the page that led there does
             return None
         first = self._under_way.get(found.payload)
-        known = None if first is None or first is lease else first.likeness
-        if first is None or known is None or not known.settled or lease.faults:
+        known = None if first is None or first is fetch else first.likeness
+        if first is None or known is None or not known.settled or fetch.faults:
             return None
-        lease.holds += 1
-        self._waiting.setdefault(first, []).append(lease)
+        fetch.holds += 1
+        self._waiting.setdefault(first, []).append(fetch)
         return PackedBody(known.url, known.when, warc_digest(found.payload))
 
-    def _leave(self, lease: Lease, found: Likeness) -> None:
+    def _leave(self, fetch: Fetch, found: Likeness) -> None:
         for digest in (found.payload, found.structure):
-            if self._under_way.get(digest) is lease:
+            if self._under_way.get(digest) is fetch:
                 del self._under_way[digest]
 
-    def _told(self, lease: Lease, event: Event) -> None:
-        found = lease.likeness
+    def _told(self, fetch: Fetch, event: Event) -> None:
+        found = fetch.likeness
         if found is None:
             return
-        self._leave(lease, found)
+        self._leave(fetch, found)
         if event in _STORED:
             page = Original(found.url, found.when)
             if self._payloads is not None:
@@ -185,7 +185,7 @@ class DuplicatePages:
                 settle(found.payload, page)
             if self._structures is not None:
                 self._structures.add_original(found.structure, page)
-        for other in self._waiting.pop(lease, ()):
+        for other in self._waiting.pop(fetch, ()):
             if event not in _STORED:
                 other.faults.add(Event.DISK_FULL)
             self._crawl.frontier.commit.unhold(other, self._crawl.now())

@@ -33,7 +33,7 @@ from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.signals import item_not_exported, item_pack_closed
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.queue.leases import Fetch
     from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
     from scrapy_spider_suite.store.interface import KV
 
@@ -187,7 +187,7 @@ _ITEMS: Final = "items"
 
 class _ItemJob(NamedTuple):
     pile: ItemBuffer
-    lease: Lease | None
+    fetch: Fetch | None
 
 
 class ItemPacks:
@@ -229,38 +229,38 @@ class ItemPacks:
                 failure=Failure(),  # type: ignore[no-untyped-call]
             )  # fmt: skip
             return
-        lease = self._log.lease_of(getattr(response, "request", None))
-        if lease is None:
+        fetch = self._log.lease_of(getattr(response, "request", None))
+        if fetch is None:
             last = self._waiting[-1] if self._waiting else None
-            if last is None or last.lease is not None or last.pile.size >= item_file.BLOCK:
+            if last is None or last.fetch is not None or last.pile.size >= item_file.BLOCK:
                 last = _ItemJob(ItemBuffer(), None)
                 self._append(last)
             last.pile.add(line)
             self._add_bytes(len(line))
             return
-        if lease.items is None:
-            lease.items = ItemBuffer(self._folder)
+        if fetch.items is None:
+            fetch.items = ItemBuffer(self._folder)
         try:
-            lease.items.add(line)
+            fetch.items.add(line)
         except OSError as error:
             self._stats.inc_value("suite/items/failed")
-            lease.faults.add(Event.DISK_FULL)
+            fetch.faults.add(Event.DISK_FULL)
             self._pause(error)
 
-    def settled(self, lease: Lease) -> None:
-        if lease.items is not None:
-            lease.holds += 1
-            lease.last = self._write_last
+    def settled(self, fetch: Fetch) -> None:
+        if fetch.items is not None:
+            fetch.holds += 1
+            fetch.last = self._write_last
 
-    def _write_last(self, lease: Lease, pile: ItemBuffer) -> None:
+    def _write_last(self, fetch: Fetch, pile: ItemBuffer) -> None:
         crawl = self._log.crawl
-        state = State.DONE if crawl is None else lease.fate(crawl.frontier.policy.retry_times)[0]
-        if state is State.PENDING or Event.PIPELINE_ERROR in lease.faults:
+        state = State.DONE if crawl is None else fetch.fate(crawl.frontier.policy.retry_times)[0]
+        if state is State.PENDING or Event.PIPELINE_ERROR in fetch.faults:
             self._stats.inc_value("suite/items/dropped", pile.items)
             pile.close()
-            self._log.written([lease])
+            self._log.written([fetch])
         else:
-            self._append(_ItemJob(pile, lease))
+            self._append(_ItemJob(pile, fetch))
 
     def _append(self, job: _ItemJob) -> None:
         if not self._waiting:
@@ -314,7 +314,7 @@ class ItemPacks:
             return False
         # From here on nothing else has a turn: the row and the pages are of one batch.
         self._files.commit()
-        self._log.written(job.lease for job in jobs if job.lease is not None)
+        self._log.written(job.fetch for job in jobs if job.fetch is not None)
         self._files.rotate()
         for job in jobs:
             self._stats.inc_value("suite/items/written", job.pile.items)
@@ -324,11 +324,11 @@ class ItemPacks:
 
     def _failed(self, jobs: list[_ItemJob], error: Exception) -> None:
         self._stats.inc_value("suite/items/failed", sum(job.pile.items for job in jobs))
-        loose = [job for job in jobs if job.lease is None]
-        held = [job.lease for job in jobs if job.lease is not None]
+        loose = [job for job in jobs if job.fetch is None]
+        held = [job.fetch for job in jobs if job.fetch is not None]
         for job in jobs:
-            if job.lease is not None:
-                job.lease.faults.add(Event.DISK_FULL)
+            if job.fetch is not None:
+                job.fetch.faults.add(Event.DISK_FULL)
                 job.pile.close()
         self._waiting[:0] = loose
         self._bytes += sum(job.pile.size for job in loose)

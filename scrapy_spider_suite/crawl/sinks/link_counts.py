@@ -23,7 +23,7 @@ from scrapy_spider_suite.urls.filters import FilterPage
 from scrapy_spider_suite.urls.normalize import normalize
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.queue.leases import Lease
+    from scrapy_spider_suite.crawl.queue.leases import Fetch
     from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
     from scrapy_spider_suite.fetch.exchange import Exchange
     from scrapy_spider_suite.items import PageItem
@@ -54,65 +54,65 @@ class LinkCountSink:
                     "SUITE_LINK_STATS: without a JOBDIR nothing is kept but totals, in the stats"
                 )
 
-    def _fetched(self, lease: Lease) -> None:
-        exchange = lease.exchange
-        if lease.aside or exchange is None or exchange.error is not None or exchange.unwanted:
+    def _fetched(self, fetch: Fetch) -> None:
+        exchange = fetch.exchange
+        if fetch.aside or exchange is None or exchange.error is not None or exchange.unwanted:
             return
-        lease.wanted = lease.wanted or not self._log.settings.page_items
-        entry, url = lease.entry, exchange.url
-        lease.facts = PageFacts(
+        fetch.wanted = fetch.wanted or not self._log.settings.page_items
+        entry, url = fetch.entry, exchange.url
+        fetch.facts = PageFacts(
             normalize(url) or url,
             exchange.status,
             media_type(exchange.field(b"Content-Type")),
             len(exchange.body),
             # What is fetched again was counted: spiders' own requests say nothing.
-            again=lease.plan is not None
+            again=fetch.plan is not None
             or (entry.flags & _DONT_FILTER != 0 and not entry.flags & _USER),
         )
 
-    def recall(self, lease: Lease, page: Exchange, size: int, *, again: bool) -> None:
+    def recall(self, fetch: Fetch, page: Exchange, size: int, *, again: bool) -> None:
         """Count *page*, of *size* bytes on the wire, which was stored and is read now."""
-        lease.wanted = True
-        lease.facts = PageFacts(
+        fetch.wanted = True
+        fetch.facts = PageFacts(
             normalize(page.url) or page.url, page.status,
             media_type(page.field(b"Content-Type")), size, again=again,
         )  # fmt: skip
 
-    def read(self, lease: Lease, page: Exchange, links: Sequence[str]) -> None:
-        if lease.facts is None:  # it came from a cache
+    def read(self, fetch: Fetch, page: Exchange, links: Sequence[str]) -> None:
+        if fetch.facts is None:  # it came from a cache
             return
         content_type = page.field(b"Content-Type")
         seen = FilterPage(page.status, page.body, content_type, page.field(b"Content-Language"))
         anchors = "anchors" in self._counts.tables
         words = link_texts(page.body, content_type=content_type) if anchors else ()
         languages = seen.languages
-        lease.facts = replace(
-            lease.facts, links=links, anchors=words, language=languages[0] if languages else ""
+        fetch.facts = replace(
+            fetch.facts, links=links, anchors=words, language=languages[0] if languages else ""
         )
 
     def add_page(self, item: PageItem) -> None:
-        lease = self._log.lease_of(None if item.source is None else item.source.request)
-        if lease is None:
+        fetch = self._log.lease_of(None if item.source is None else item.source.request)
+        if fetch is None:
             self._counts.page(_facts(item))
             return
-        lease.wanted = True
-        lease.facts = lease.facts or _facts(item)
-        if lease.facts.links is None:
-            lease.facts = replace(lease.facts, links=_links(item))
+        fetch.wanted = True
+        fetch.facts = fetch.facts or _facts(item)
+        if fetch.facts.links is None:
+            fetch.facts = replace(fetch.facts, links=_links(item))
 
-    def concluded(self, lease: Lease, event: Event) -> None:
-        if lease.facts is None or event is Event.INTERRUPTED:
+    def concluded(self, fetch: Fetch, event: Event) -> None:
+        if fetch.facts is None or event is Event.INTERRUPTED:
             return
-        if self._log.settings.page_items and not lease.wanted:
+        if self._log.settings.page_items and not fetch.wanted:
             return
-        self._counts.page(lease.facts)
+        self._counts.page(fetch.facts)
 
     def save(self) -> None:
         self._counts.save()
 
     # A sink: the frontier saves and flushes by itself, nobody else does
 
-    def settled(self, lease: Lease) -> None:
+    def settled(self, fetch: Fetch) -> None:
         ...
 
     def pulse(self) -> None:

@@ -23,7 +23,7 @@ from msgspec.structs import replace
 from scrapy_spider_suite.crawl.gate import add_fetch_observer
 from scrapy_spider_suite.crawl.links import product_token
 from scrapy_spider_suite.crawl.preparation import find_contact
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import redirect_target
 from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
 from scrapy_spider_suite.errors import (
@@ -151,7 +151,7 @@ class ClosedPacks:
         self._failing = True
 
 
-def packed_fetch(fetch: Lease) -> Capture | None:
+def packed_fetch(fetch: Fetch) -> Capture | None:
     """The answer, as it was on the wire where the handler kept that; None if there was none."""
     exchange = fetch.exchange
     if exchange is None or not exchange.status:
@@ -175,13 +175,13 @@ def packed_fetch(fetch: Lease) -> Capture | None:
     )
 
 
-def packed_item(item: PageItem, lease: Lease | None) -> Capture:
+def packed_item(item: PageItem, fetch: Fetch | None) -> Capture:
     """The page of *item*, as Scrapy's middlewares have left it.
 
     A Content-Encoding in the head holds for the body: middlewares remove one that they have undone.
     Raises `TypeError` and the like if the item holds what no page has.
     """
-    source, (via, hops) = item.source, _way(lease)
+    source, (via, hops) = item.source, _way(fetch)
     request = None if source is None else source.request
     method = "GET" if request is None else request.method
     sent = None if request is None else pop_exchange(request)
@@ -215,10 +215,10 @@ def _truncated(exchange: Exchange) -> str:
     return "length" if exchange.unwanted or TRUNCATED in exchange.flags else ""
 
 
-def _way(lease: Lease | None) -> tuple[str, str]:
-    if lease is None:
+def _way(fetch: Fetch | None) -> tuple[str, str]:
+    if fetch is None:
         return "", ""
-    entry = lease.entry
+    entry = fetch.entry
     return entry.referrer, "L" * entry.depth + "R" * entry.hops
 
 
@@ -266,13 +266,13 @@ def pack_plan(log: CommitLog, folder: Path) -> PackPlan:
 class _PackJob:
     """Answers that are packed side by side; in the writer's thread it stands for a future."""
 
-    __slots__ = ("_done", "_tell", "error", "fetches", "lease", "pack")
+    __slots__ = ("_done", "_tell", "captures", "error", "fetch", "pack")
 
     def __init__(
-        self, fetches: Sequence[Capture], lease: Lease | None, tell: Callable[[_PackJob], None]
+        self, fetches: Sequence[Capture], fetch: Fetch | None, tell: Callable[[_PackJob], None]
     ) -> None:
-        self.fetches = fetches if lease is None else ()  # nobody fetches those once more
-        self.lease = lease
+        self.captures = fetches if fetch is None else ()  # nobody fetches those once more
+        self.fetch = fetch
         self.error: Exception | None = None
         self.pack = ""
         self._tell = tell
@@ -283,8 +283,8 @@ class _PackJob:
 
     def set_result(self, location: RecordLocation) -> None:
         self.pack = location.filename
-        if self.lease is not None and self.lease.stored is not None:
-            self.lease.stored.location = location
+        if self.fetch is not None and self.fetch.stored is not None:
+            self.fetch.stored.location = location
         self._done = True
         self._tell(self)
 
@@ -352,59 +352,59 @@ class PagePacks:
 
     # In
 
-    def fetched(self, fetch: Lease) -> None:
+    def fetched(self, fetch: Fetch) -> None:
         capture = packed_fetch(fetch)
         if capture is None:
             return
         chosen = self._log.settings.page_items
         if not fetch.aside:
-            fetch.fetches.append(capture)
+            fetch.captures.append(capture)
             fetch.wanted = fetch.wanted or not chosen
         elif not chosen:
             self._pack([capture], None)
 
     def add_page(self, item: PageItem) -> None:
-        lease = self._log.lease_of(None if item.source is None else item.source.request)
-        if lease is None:
+        fetch = self._log.lease_of(None if item.source is None else item.source.request)
+        if fetch is None:
             self._pack([packed_item(item, None)], self._log.lease_of(item.owner))
             return
-        lease.wanted = True
+        fetch.wanted = True
         if item.links is not None:
             # What is no link is a fault of the item's: later its page would wait for ever.
-            lease.outlinks = [link_of(each) for each in item.links]
-        if not lease.fetches:
-            lease.fetches.append(packed_item(item, lease))
+            fetch.outlinks = [link_of(each) for each in item.links]
+        if not fetch.captures:
+            fetch.captures.append(packed_item(item, fetch))
 
-    def settled(self, lease: Lease) -> None:
-        """Pack the answers of *lease* and hold it until they are on disk. Pages that are not to be
+    def settled(self, fetch: Fetch) -> None:
+        """Pack the answers of *fetch* and hold it until they are on disk. Pages that are not to be
         stored (SUITE_STORE_FILTER, a dropped item) are not packed.
         """
-        packed = self.packs_page(lease)
-        fetches, lease.fetches = lease.fetches, []
-        if packed and lease.stored is None:
-            if lease.outlinks:
-                fetches[-1] = replace(fetches[-1], links=lease.outlinks)
-            self._pack(fetches, lease)
+        packed = self.packs_page(fetch)
+        fetches, fetch.captures = fetch.captures, []
+        if packed and fetch.stored is None:
+            if fetch.outlinks:
+                fetches[-1] = replace(fetches[-1], links=fetch.outlinks)
+            self._pack(fetches, fetch)
         elif packed:
             fetches[-1] = replace(fetches[-1], notes={**fetches[-1].notes, **self._later})
             for each in fetches:  # the place of the last one is that of the page
-                self._pack([each], lease)
+                self._pack([each], fetch)
 
-    def packs_page(self, lease: Lease) -> bool:
-        if self._log.settings.page_items and not lease.wanted:
+    def packs_page(self, fetch: Fetch) -> bool:
+        if self._log.settings.page_items and not fetch.wanted:
             return False
-        return bool(lease.fetches) and (not lease.faults or _LEFT_OUT.isdisjoint(lease.faults))
+        return bool(fetch.captures) and (not fetch.faults or _LEFT_OUT.isdisjoint(fetch.faults))
 
-    def _pack(self, fetches: Sequence[Capture], lease: Lease | None) -> None:
+    def _pack(self, fetches: Sequence[Capture], fetch: Fetch | None) -> None:
         size = 0
         for each in fetches:
             size += len(each.body)
             if len(each.url) > URL_MAX:  # no tool could read it
                 self._refused(f"{each.url:.200}...", "it is too long", len(fetches))
                 return
-        self._append(fetches, lease)
-        if lease is not None:
-            lease.holds += 1  # it is let go in a later turn of the loop
+        self._append(fetches, fetch)
+        if fetch is not None:
+            fetch.holds += 1  # it is let go in a later turn of the loop
         self._stats.inc_value("suite/packs/answers", len(fetches))
         self._stats.inc_value("suite/packs/bytes", size)
 
@@ -412,8 +412,8 @@ class PagePacks:
         logger.error("%s is not packed: %s", url, why)
         self._stats.inc_value("suite/packs/refused", answers)
 
-    def _append(self, fetches: Sequence[Capture], lease: Lease | None) -> None:
-        batch = _PackJob(fetches, lease, self._tell)
+    def _append(self, fetches: Sequence[Capture], fetch: Fetch | None) -> None:
+        batch = _PackJob(fetches, fetch, self._tell)
         try:
             self._writer.append(fetches, batch)
         except PackWriteError as error:  # its thread has ended
@@ -431,29 +431,29 @@ class PagePacks:
                 self._loop.call_soon_threadsafe(self._settle_written)
 
     def _settle_written(self) -> None:
-        failure, leases = "", []
+        failure, fetches = "", []
         while self._written:
             batch = self._written.popleft()
             if isinstance(batch.error, PackRefusedError):
                 self._refused("A page", batch.error)
-                if batch.lease is not None:
-                    batch.lease.faults.add(Event.PIPELINE_ERROR)
+                if batch.fetch is not None:
+                    batch.fetch.faults.add(Event.PIPELINE_ERROR)
             elif batch.error is not None:
                 failure = str(batch.error)
                 self._stats.inc_value("suite/packs/failed")
-                if batch.lease is None:
+                if batch.fetch is None:
                     self._again.append(batch)
                 else:
-                    batch.lease.faults.add(Event.DISK_FULL)
+                    batch.fetch.faults.add(Event.DISK_FULL)
             elif not self._begun:
                 self._begun = True
                 path = self.folder / batch.pack
                 logger.info("The first pack is %s: %s", path, FORMATS[format_of(path)].readers)
-            if batch.lease is not None:
-                leases.append(batch.lease)
+            if batch.fetch is not None:
+                fetches.append(batch.fetch)
         if failure:
             self._log.pause_until_writable(failure)
-        self._log.written(leases)
+        self._log.written(fetches)
 
     def _pack_closed(self, path: Path) -> None:
         self._stats.inc_value("suite/packs/closed")
@@ -489,7 +489,7 @@ class PagePacks:
     def _retry(self) -> None:
         again, self._again = self._again, []
         for batch in again:
-            self._append(batch.fetches, None)
+            self._append(batch.captures, None)
 
     async def finish(self) -> None:
         """Write everything. Pages that cannot be written are fetched again."""

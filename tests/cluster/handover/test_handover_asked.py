@@ -85,11 +85,11 @@ def test_a_retry_that_waits_goes_along(tmp_path: Path, flags: int) -> None:
     (host,) = a.frontier.unresolved_hosts(a.now, 9)
     a.frontier.set_address(host, "10.0.0.1", "10.0.0.1", 1e18, a.now)
     a.now = 1.0
-    (lease,) = a.frontier.leases.acquire(a.now)
-    lease.event = Event.REPLACED
-    a.frontier.admission.adopt(lease, [entry(URL, flags=flags, payload=b"retry")], a.now)
-    a.frontier.leases.release(lease, a.now)
-    a.frontier.commit.settle(lease, a.now)
+    (fetch,) = a.frontier.leases.acquire(a.now)
+    fetch.event = Event.REPLACED
+    a.frontier.admission.adopt(fetch, [entry(URL, flags=flags, payload=b"retry")], a.now)
+    a.frontier.leases.release(fetch, a.now)
+    a.frontier.commit.settle(fetch, a.now)
     a.frontier.flush()
     assert (a.known(), payloads(a)) == ({URL: "done"}, [b"retry"])
     for number, known in enumerate(["", "done", "asked"]):

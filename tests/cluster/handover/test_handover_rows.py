@@ -377,7 +377,7 @@ def test_what_is_called_off_goes_on(tmp_path: Path) -> None:
     again.frontier.rotation.admit(0.0)
     (host,) = again.frontier.unresolved_hosts(0.0, 9)
     again.frontier.set_address(host, "10.0.0.1", "10.0.0.1", 1e18, 0.0)
-    assert [lease.entry.url for lease in again.frontier.leases.acquire(1.0)] == ["http://h0.t/0"]
+    assert [fetch.entry.url for fetch in again.frontier.leases.acquire(1.0)] == ["http://h0.t/0"]
     again.close()
 
 

@@ -62,19 +62,19 @@ class Crawl:
 
     def _visit(self, now: float) -> list[str]:
         frontier, found = self.frontier, []
-        while leases := frontier.leases.acquire(now):
-            for lease in leases:
-                visit = lease.visit
+        while fetches := frontier.leases.acquire(now):
+            for fetch in fetches:
+                visit = fetch.visit
                 assert visit is not None
                 frontier.workbench.begin(visit.host, visit.address, now, visit=True)
                 frontier.workbench.end(visit.host, visit.address, now, visit=True)
-                lease.event = Event.SUCCESS
-                found.append(lease.entry.url.removeprefix("http://h.test"))
-            for lease in leases[1:]:
-                lease.visit = None
-            for lease in leases:
-                frontier.leases.release(lease, now)
-                frontier.commit.settle(lease, now)
+                fetch.event = Event.SUCCESS
+                found.append(fetch.entry.url.removeprefix("http://h.test"))
+            for fetch in fetches[1:]:
+                fetch.visit = None
+            for fetch in fetches:
+                frontier.leases.release(fetch, now)
+                frontier.commit.settle(fetch, now)
         return found
 
 

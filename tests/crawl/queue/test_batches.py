@@ -13,7 +13,7 @@ from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.crawl.queue import traps
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.frontier.entries import (
     BREADTH_FIRST,
     BestFirst,
@@ -66,23 +66,23 @@ class Side:
                 frontier.health.no_address(host, event, now)
                 break
             frontier.set_address(host, f"10.0.0.{len(host.key)}", host.key, 1e18, now)
-        leases = frontier.leases.acquire(now)
-        if not leases:
+        fetches = frontier.leases.acquire(now)
+        if not fetches:
             self.give(LinkOrigin(1, "http://e.test/", referrer_policy=2), links, now)
             return ""
-        (lease,) = leases
-        assert lease.visit is not None
-        frontier.workbench.begin(lease.visit.host, lease.visit.address, now, visit=True)
-        frontier.workbench.end(lease.visit.host, lease.visit.address, now, visit=True)
-        lease.event = event
-        frontier.leases.release(lease, now)
-        self.lead(lease, links, now)
-        frontier.commit.settle(lease, now)
-        return lease.entry.url
+        (fetch,) = fetches
+        assert fetch.visit is not None
+        frontier.workbench.begin(fetch.visit.host, fetch.visit.address, now, visit=True)
+        frontier.workbench.end(fetch.visit.host, fetch.visit.address, now, visit=True)
+        fetch.event = event
+        frontier.leases.release(fetch, now)
+        self.lead(fetch, links, now)
+        frontier.commit.settle(fetch, now)
+        return fetch.entry.url
 
-    def lead(self, lease: Lease, links: list[str], now: float) -> None:
-        """The page of *lease* leads to *links*."""
-        lease.links = links
+    def lead(self, fetch: Fetch, links: list[str], now: float) -> None:
+        """The page of *fetch* leads to *links*."""
+        fetch.links = links
 
     def give(self, origin: LinkOrigin, links: list[str], now: float) -> None:
         """Links of a page that is elsewhere."""
@@ -97,10 +97,10 @@ class Side:
 class OneByOne(Side):
     """Each link is an entry, and a batch of one."""
 
-    def lead(self, lease: Lease, links: list[str], now: float) -> None:
+    def lead(self, fetch: Fetch, links: list[str], now: float) -> None:
         """They come with the commit, if the page is done or has failed."""
-        page = lease.entry
-        lease.children = [
+        page = fetch.entry
+        fetch.children = [
             Entry(url.split("/")[2], url, depth=page.depth + 1, referrer=page.url) for url in links
         ]
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from support.virtual_crawl import Crawl, Web, all_urls, copy_of, entry, trees
 
 from scrapy_spider_suite.crawl.queue import admission
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.frontier.outcomes import Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.packs.stored_pages import StoredPage
@@ -51,9 +51,9 @@ class OnDemand(Crawl):
         self.peak = 0
         self.read: list[str] = []
 
-    def follow(self, lease: Lease) -> None:
+    def follow(self, fetch: Fetch) -> None:
         """The page is stored; what it leads to is nobody's business yet."""
-        lease.stored = Place(lease.entry.url)  # type: ignore[assignment]
+        fetch.stored = Place(fetch.entry.url)  # type: ignore[assignment]
 
     def _more(self) -> bool:
         return super()._more() or len(self.frontier.stored_links.waiting) > 0
@@ -74,7 +74,7 @@ class OnDemand(Crawl):
         frontier, demand = self.frontier, self.frontier.stored_links.demand
         demand.sifted(frontier.states.in_sieve)
         return demand.choose(
-            starving=starving, fetches=len(self.fetches),
+            starving=starving, fetches=len(self.captures),
             nothing_else=lambda: not (
                 frontier.leases.out or frontier.states.in_sieve or frontier.pending
             ),
@@ -85,9 +85,9 @@ class OnDemand(Crawl):
         url = page.place.decode()
         assert url == page.entry.url
         self.read.append(url)
-        lease = Lease(page.entry, None)
-        lease.links.extend(self.web.links(url))
-        assert self.frontier.stored_links.finish(page, lease, self.now)
+        fetch = Fetch(page.entry, None)
+        fetch.links.extend(self.web.links(url))
+        assert self.frontier.stored_links.finish(page, fetch, self.now)
         if self._flush_always:
             self.frontier.flush()
 
@@ -96,7 +96,7 @@ def peak_of(crawl: Crawl) -> int:
     """Run an eager *crawl* to its end; how many URLs were pending at most."""
     peak = 0
     while crawl.frontier.pending:
-        crawl.run(fetches=len(crawl.fetches) + 1)
+        crawl.run(fetches=len(crawl.captures) + 1)
         peak = max(peak, crawl.frontier.pending - crawl.frontier.leases.out)
     return peak
 
@@ -227,7 +227,7 @@ def test_ends_of_all_kinds_lose_nothing_and_double_nothing(
                 copy_of(here / name, folder / "killed" / name)
             resume = True
             fetched.update(crawl.urls)
-            out = {lease.entry.url for lease in crawl.out}
+            out = {fetch.entry.url for fetch in crawl.out}
             fetched.subtract(url for url in out if url in crawl.urls)
             if fetches == 1_000:
                 assert states(crawl) == dict.fromkeys(reached, State.DONE)
@@ -331,9 +331,9 @@ def test_hosts_whose_links_have_left_the_sieve_are_in_demand_again(tmp_path: Pat
 def test_what_could_not_be_written_waits_for_nothing(tmp_path: Path) -> None:
     """The disk was full, and then its host was given up: the page has failed, as others have."""
     crawl = OnDemand(store_in(tmp_path), Web({"h0.t": "10.0.0.1"}), QUICK)
-    lease = Lease(entry("http://h0.t/0"), None)
-    lease.stored = StoredPage("http://h0.t/0", 1e9)
-    crawl.frontier.stored_links.concluded(lease, Event.HOST_DEAD)
+    fetch = Fetch(entry("http://h0.t/0"), None)
+    fetch.stored = StoredPage("http://h0.t/0", 1e9)
+    crawl.frontier.stored_links.concluded(fetch, Event.HOST_DEAD)
     assert len(crawl.frontier.stored_links.waiting) == 0
     crawl.frontier.store.close()
 
@@ -351,11 +351,11 @@ def test_given_up_and_dropped(tmp_path: Path) -> None:
     assert extraction.give_up(first, Event.UNREADABLE, wall)
     assert not extraction.give_up(first, Event.UNREADABLE, wall)
     assert sum(extraction.waiting.forget("h0.t", lambda url: url == urls[1], 10)) == 1
-    lease = Lease(second.entry, None)
-    lease.links.append("http://h0.t/new")
-    assert not crawl.frontier.stored_links.finish(second, lease, crawl.now)
+    fetch = Fetch(second.entry, None)
+    fetch.links.append("http://h0.t/new")
+    assert not crawl.frontier.stored_links.finish(second, fetch, crawl.now)
     assert not crawl.frontier.states.known(entry("http://h0.t/new").identity)
-    assert crawl.frontier.stored_links.finish(third, Lease(third.entry, None), crawl.now)
+    assert crawl.frontier.stored_links.finish(third, Fetch(third.entry, None), crawl.now)
     assert states(crawl) == dict(zip(urls, [State.FAILED, State.DONE, State.DONE], strict=True))
     data = crawl.frontier.store.state(first.entry.identity)
     assert data is not None

@@ -15,7 +15,7 @@ from support.virtual_crawl import WALL, copy_of, entry
 
 from scrapy_spider_suite.crawl.queue import admission
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions, UrlEdits
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.frontier.entries import BREADTH_FIRST, BestFirst, BottomUp, Flag, Order
 from scrapy_spider_suite.frontier.outcomes import BackOff, Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
@@ -71,8 +71,8 @@ class AtRandom(RuleBasedStateMachine):
         self.frontier = self.open(unclean=False)
         self.scheduled: set[str] = set()
         self.over: set[str] = set()
-        self.visits: list[list[Lease]] = []
-        self.working: list[Lease] = []
+        self.visits: list[list[Fetch]] = []
+        self.working: list[Fetch] = []
         self.number = 0
 
     def store_in(self, folder: Path) -> RocksStore:
@@ -118,12 +118,12 @@ class AtRandom(RuleBasedStateMachine):
             if not self.frontier.pending:
                 break
             self.resolve()
-            while leases := self.frontier.leases.acquire(self.now):
-                for lease in leases:
-                    self.take(lease)
-                self.end_of(leases, Event.SUCCESS, None)
-            for lease in list(self.working):
-                self.settle(lease)
+            while fetches := self.frontier.leases.acquire(self.now):
+                for fetch in fetches:
+                    self.take(fetch)
+                self.end_of(fetches, Event.SUCCESS, None)
+            for fetch in list(self.working):
+                self.settle(fetch)
             self.now += 1.0
             self.frontier.tick(self.now)
         assert self.frontier.pending == 0
@@ -140,9 +140,9 @@ class AtRandom(RuleBasedStateMachine):
             assert list(reader.check()) == []
 
     @property
-    def leased(self) -> list[Lease]:
+    def leased(self) -> list[Fetch]:
         """Everything that is out."""
-        return [lease for visit in self.visits for lease in visit] + self.working
+        return [fetch for visit in self.visits for fetch in visit] + self.working
 
     @invariant()
     def the_counters_are_right(self) -> None:
@@ -187,7 +187,7 @@ class AtRandom(RuleBasedStateMachine):
 
     def note_what_failed(self) -> None:
         """Giving up a host is the only way in which URLs end without having been out."""
-        out = {lease.entry.url for lease in self.leased}
+        out = {fetch.entry.url for fetch in self.leased}
         for url in self.scheduled - self.over - out:
             if self.state_of(url) is State.FAILED:
                 self.over.add(url)
@@ -202,19 +202,19 @@ class AtRandom(RuleBasedStateMachine):
     @rule()
     def acquire(self) -> None:
         """A visit begins; nobody is out twice, and nobody comes back from the dead."""
-        leases = self.frontier.leases.acquire(self.now)
-        for lease in leases:
-            self.take(lease)
-        if leases:
-            self.visits.append(leases)
+        fetches = self.frontier.leases.acquire(self.now)
+        for fetch in fetches:
+            self.take(fetch)
+        if fetches:
+            self.visits.append(fetches)
         self.note_what_failed()
 
-    def take(self, lease: Lease) -> None:
-        """Look at a lease that was handed out."""
-        url = lease.entry.url
+    def take(self, fetch: Fetch) -> None:
+        """Look at a fetch that was handed out."""
+        url = fetch.entry.url
         assert url in self.scheduled
         assert url not in self.over
-        assert url not in {other.entry.url for other in self.leased if other is not lease}
+        assert url not in {other.entry.url for other in self.leased if other is not fetch}
 
     @precondition(lambda self: self.visits)
     @rule(data=st.data(), event=st.sampled_from(EVENTS))
@@ -225,13 +225,13 @@ class AtRandom(RuleBasedStateMachine):
         wish = data.draw(st.sampled_from([None, None, 5.0, 100.0]))
         self.end_of(visit, event, wish)
 
-    def end_of(self, visit: list[Lease], event: Event, retry_after: float | None) -> None:
+    def end_of(self, visit: list[Fetch], event: Event, retry_after: float | None) -> None:
         """Transfers of a whole visit, the last with *event*."""
-        for lease in visit:
-            lease.event = event if lease is visit[-1] else Event.SUCCESS
+        for fetch in visit:
+            fetch.event = event if fetch is visit[-1] else Event.SUCCESS
         last = visit[-1]
-        for lease in visit[:-1]:
-            lease.visit = None
+        for fetch in visit[:-1]:
+            fetch.visit = None
         if last.visit is not None:
             bench = self.frontier.workbench
             bench.begin(last.visit.host, last.visit.address, self.now, visit=True)
@@ -246,38 +246,38 @@ class AtRandom(RuleBasedStateMachine):
         """A visit comes back unused."""
         visit = data.draw(st.sampled_from(self.visits))
         self.visits.remove(visit)
-        for lease in visit[:-1]:
-            lease.visit = None
-        for lease in visit:
-            self.frontier.commit.put_back(lease, self.now)
+        for fetch in visit[:-1]:
+            fetch.visit = None
+        for fetch in visit:
+            self.frontier.commit.put_back(fetch, self.now)
         self.note_what_failed()
 
     @precondition(lambda self: self.working)
     @rule(data=st.data(), links=st.integers(0, 5))
     def work(self, data: st.DataObject, links: int) -> None:
         """A page has been worked on, and brought links."""
-        lease = data.draw(st.sampled_from(self.working))
+        fetch = data.draw(st.sampled_from(self.working))
         host = data.draw(st.sampled_from(HOSTS))
         brought = [f"http://{host}/{self.number + n}" for n in range(links)]
         self.number += links
-        if lease.event.outcome.state is State.DONE:
+        if fetch.event.outcome.state is State.DONE:
             if data.draw(st.booleans()):
-                lease.links = brought
+                fetch.links = brought
             else:
                 children = [entry(url, flags=int(Flag.USER)) for url in brought]
-                self.frontier.admission.adopt(lease, children, self.now)
-        self.settle(lease)
-        if lease.event.outcome.state is State.DONE:
+                self.frontier.admission.adopt(fetch, children, self.now)
+        self.settle(fetch)
+        if fetch.event.outcome.state is State.DONE:
             self.expect(brought)
         self.note_what_failed()
 
-    def settle(self, lease: Lease) -> None:
+    def settle(self, fetch: Fetch) -> None:
         """Commit a page."""
-        self.working.remove(lease)
-        lease.status = 200
-        self.frontier.commit.settle(lease, self.now)
-        if self.state_of(lease.entry.url) is not State.PENDING:
-            self.over.add(lease.entry.url)
+        self.working.remove(fetch)
+        fetch.status = 200
+        self.frontier.commit.settle(fetch, self.now)
+        if self.state_of(fetch.entry.url) is not State.PENDING:
+            self.over.add(fetch.entry.url)
 
     @rule(seconds=st.sampled_from([0.1, 1.0, 10.0, 100.0]))
     def tick(self, seconds: float) -> None:
@@ -388,13 +388,13 @@ class SiftedAtRandom(AtRandom):
             return UrlState.from_bytes(data).state
         return State.DONE if url in self.over else State.PENDING
 
-    def settle(self, lease: Lease) -> None:
+    def settle(self, fetch: Fetch) -> None:
         """Commit a page; it may need no row then."""
-        identity = lease.entry.identity
-        super().settle(lease)
+        identity = fetch.entry.identity
+        super().settle(fetch)
         if self.store.row(identity) is None:
-            assert self.store.state(identity) is not None, f"{lease.entry.url} was lost"
-            self.over.add(lease.entry.url)
+            assert self.store.state(identity) is not None, f"{fetch.entry.url} was lost"
+            self.over.add(fetch.entry.url)
 
     @invariant()
     def the_counters_are_right(self) -> None:

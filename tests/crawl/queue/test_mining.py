@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from support.virtual_crawl import Crawl, Web, entry
 
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.queue.traps import MISSES_MAX, PRIORITY
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import Event, Health, Pace, State
@@ -34,10 +34,10 @@ class MiningCrawl(Crawl):
         super().__init__(store, web, Policy(host=Pace(0.1)), **more)  # type: ignore[arg-type]
         self.kind, self.most = kind, most
 
-    def follow(self, lease: Lease) -> None:
+    def follow(self, fetch: Fetch) -> None:
         """As the bulk path does."""
         miner = self.frontier.traps.miner
-        lease.children.extend(miner.mine(lease.entry, self.kind, self.most, lambda url: True))
+        fetch.children.extend(miner.mine(fetch.entry, self.kind, self.most, lambda url: True))
 
     def state(self, url: str) -> UrlState:
         """What is known of *url*."""
@@ -72,7 +72,7 @@ def test_misses_teach_where_to_stop() -> None:
     crawl = MiningCrawl(MemoryStore(), "siblings", there.__contains__)
     crawl.seed(*pages)
     crawl.run()
-    assert len(crawl.fetches) == len(pages) + MISSES_MAX
+    assert len(crawl.captures) == len(pages) + MISSES_MAX
     assert crawl.frontier.counters.events[Event.NOT_THERE] == MISSES_MAX
     assert crawl.frontier.counters.pending == 0
     waited = {f"{H}/x/{word}2.html" for word in "abcdefghijklmnopqrstuvwxyz"} - set(crawl.urls)
@@ -90,7 +90,7 @@ def test_so_many_of_a_host() -> None:
     crawl = MiningCrawl(MemoryStore(), "both", lambda url: True, most=10)
     crawl.seed(f"{H}/p/1")
     crawl.run()
-    assert len(crawl.fetches) == 11
+    assert len(crawl.captures) == 11
     assert crawl.frontier.traps.miner.found["tried"] == 10
 
 
@@ -116,7 +116,7 @@ def test_what_is_known_is_not_tried() -> None:
     crawl = MiningCrawl(MemoryStore(), "ancestors", lambda url: True)
     crawl.seed(f"{H}/", f"{H}/a/", f"{H}/a/b/")
     crawl.run()
-    assert len(crawl.fetches) == 3
+    assert len(crawl.captures) == 3
     assert not crawl.frontier.traps.miner.found
 
 
@@ -132,8 +132,8 @@ def test_mined_urls_come_after_links() -> None:
 @pytest.mark.parametrize("event", [Event.CLIENT_ERROR, Event.TOO_MANY_REQUESTS, Event.TIMEOUT])
 def test_what_a_failure_of_a_mined_url_means(event: Event) -> None:
     """4xx is nobody's trouble; a host that is overloaded or away is that as ever."""
-    mined = Lease(Entry("a.test", f"{H}/x", flags=Flag.SPECULATIVE), None)
-    linked = Lease(Entry("a.test", f"{H}/x"), None)
+    mined = Fetch(Entry("a.test", f"{H}/x", flags=Flag.SPECULATIVE), None)
+    linked = Fetch(Entry("a.test", f"{H}/x"), None)
     mined.event = linked.event = event
     expected = Event.NOT_THERE if event is Event.CLIENT_ERROR else event
     assert mined.verdict() is expected

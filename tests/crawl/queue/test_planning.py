@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.crawl.queue.frontier import BEFORE_NEW, Frontier, QueueOptions
-from scrapy_spider_suite.crawl.queue.leases import Lease, PageVersion
+from scrapy_spider_suite.crawl.queue.leases import Fetch, PageVersion
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import BackOff, Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
@@ -39,7 +39,7 @@ class Job:
     def __init__(self, folder: Path, seen: str = "plain") -> None:
         self.folder, self.seen = folder, seen
         self.now = 0.0
-        self.out: list[Lease] = []
+        self.out: list[Fetch] = []
         self.model: dict[str, tuple[float | None, int]] = {}
         self.open()
         self.durable = deepcopy(self.model)
@@ -109,33 +109,33 @@ class Job:
         return None if data is None else UrlState.from_bytes(data).state
 
     def fetch(self) -> None:
-        """Lease what may be leased."""
+        """Fetch what may be leased."""
         self.now += 1.0
         for host in list(self.frontier.unresolved_hosts(self.now, 10)):
             self.frontier.set_address(host, "192.0.2.1", "192.0.2.1", 1e9, self.now)
-        while leases := self.frontier.leases.acquire(self.now):
-            for lease in leases:
-                self.frontier.commit.planner.begin(lease)
-                planned = self.frontier.commit.planner.revisits.get(lease.entry.identity)
-                assert lease.plan == planned
-                self.out.append(lease)
+        while fetches := self.frontier.leases.acquire(self.now):
+            for fetch in fetches:
+                self.frontier.commit.planner.begin(fetch)
+                planned = self.frontier.commit.planner.revisits.get(fetch.entry.identity)
+                assert fetch.plan == planned
+                self.out.append(fetch)
 
     def end(self, event: Event, digest: int) -> None:
         """One of those that are out has ended so."""
         if not self.out:
             return
-        lease, wall = self.out.pop(0), WALL + self.now
-        url, lease.event = lease.entry.url, event
+        fetch, wall = self.out.pop(0), WALL + self.now
+        url, fetch.event = fetch.entry.url, event
         if event is Event.SUCCESS:
-            unchanged = lease.plan is not None and digest == 0
-            lease.found = PageVersion(wall, b"%d" % digest, NONE, unchanged=unchanged)
-            lease.status = 200
-        self.frontier.leases.release(lease, self.now)
-        self.frontier.commit.settle(lease, self.now)
+            unchanged = fetch.plan is not None and digest == 0
+            fetch.found = PageVersion(wall, b"%d" % digest, NONE, unchanged=unchanged)
+            fetch.status = 200
+        self.frontier.leases.release(fetch, self.now)
+        self.frontier.commit.settle(fetch, self.now)
         misses = self.model[url][1]
         if event is Event.SUCCESS:
             self.model[url] = (wall + EVERY, 0)
-        elif lease.plan is None or misses + 1 == MISSES_MAX:
+        elif fetch.plan is None or misses + 1 == MISSES_MAX:
             del self.model[url]
         else:
             self.model[url] = (wall + EVERY, misses + 1)
@@ -217,7 +217,7 @@ def test_no_page_of_a_busy_host_is_taken_between_its_new_ones(tmp_path: Path) ->
     assert planner.renew_idle(100, job.now) == 0
     assert planner.renew_due(1, job.now) == 1
     job.fetch()
-    out = {lease.entry.host: lease.entry for lease in job.out}
+    out = {fetch.entry.host: fetch.entry for fetch in job.out}
     assert out[HOSTS[0]].priority == BEFORE_NEW
     job.store.close()
 

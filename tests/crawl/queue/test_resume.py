@@ -20,7 +20,7 @@ from support.virtual_crawl import (
 )
 
 from scrapy_spider_suite.crawl.queue import admission
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
@@ -117,10 +117,10 @@ def test_after_a_kill_everyone_counts_as_just_visited(tmp_path: Path, capacity: 
     second = resume(first, kill(first, tmp_path), after=100.0, unclean=True)
     second.run()
     opened = 5_000.0
-    assert min(fetch.start for fetch in second.fetches) >= opened + max(HOST_DELAY, IP_DELAY)
+    assert min(fetch.start for fetch in second.captures) >= opened + max(HOST_DELAY, IP_DELAY)
     assert set(first.urls + second.urls) == all_urls(web, 8)
     again = [url for url, times in Counter(first.urls + second.urls).items() if times > 1]
-    assert set(again) <= {lease.entry.url for lease in first.out}
+    assert set(again) <= {fetch.entry.url for fetch in first.out}
 
 
 def test_addresses_count_as_fetched_at_the_start(tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_addresses_count_as_fetched_at_the_start(tmp_path: Path) -> None:
     second = resume(first, tmp_path, after=10.0, unclean=False)
     carry_over(first, second, 10.0)
     second.run()
-    assert second.fetches[0].start == pytest.approx(5_000.0 + 60.0, abs=1.1)
+    assert second.captures[0].start == pytest.approx(5_000.0 + 60.0, abs=1.1)
 
 
 def test_a_wish_to_wait_outlives_the_process(tmp_path: Path) -> None:
@@ -143,17 +143,17 @@ def test_a_wish_to_wait_outlives_the_process(tmp_path: Path) -> None:
     first = Crawl(RocksStore(tmp_path / "store", memory=MEMORY), Web({"a.t": "10.0.0.1"}))
     first.seed("http://a.t/")
     first._resolve()
-    (lease,) = first.frontier.leases.acquire(0.0)
-    lease.event = Event.UNAVAILABLE
-    first.frontier.leases.release(lease, 0.0, retry_after=3600.0)
-    first.frontier.commit.settle(lease, 0.0)
+    (fetch,) = first.frontier.leases.acquire(0.0)
+    fetch.event = Event.UNAVAILABLE
+    first.frontier.leases.release(fetch, 0.0, retry_after=3600.0)
+    first.frontier.commit.settle(fetch, 0.0)
     first.frontier.close()
     first.frontier.store.close()
     second = resume(first, tmp_path, after=600.0, unclean=False)
     record = second.frontier.residents.records.touch("a.t")
     assert record.why == "Retry-After"
     second.run()
-    assert second.fetches[0].start == pytest.approx(5_000.0 + 3_000.0, abs=1.1)
+    assert second.captures[0].start == pytest.approx(5_000.0 + 3_000.0, abs=1.1)
 
 
 def test_a_clock_that_was_set_back_stops_nobody(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_clock_that_was_set_back_stops_nobody(tmp_path: Path) -> None:
     first.frontier.store.close()
     second = resume(first, tmp_path, after=-1e8, unclean=False)
     second.run()
-    assert second.fetches[0].start - 5_000.0 == pytest.approx(HOST_DELAY, abs=1.1)
+    assert second.captures[0].start - 5_000.0 == pytest.approx(HOST_DELAY, abs=1.1)
 
 
 def test_sequences_are_not_used_twice(tmp_path: Path) -> None:
@@ -205,7 +205,7 @@ class Snapshot:
     def __init__(self, crawl: Crawl, folder: Path) -> None:
         self.folder = folder
         self.fetched = set(crawl.urls)
-        self.out = {lease.entry.url for lease in crawl.out}
+        self.out = {fetch.entry.url for fetch in crawl.out}
         copy_of(crawl.frontier.store._path, folder / "store")  # type: ignore[attr-defined]
 
 
@@ -291,16 +291,16 @@ def test_a_kill_after_any_batch_loses_nothing(
 def brood_of(crawl: Crawl) -> None:
     """Let odd pages be requests that cannot be stored, and some pages be held for a while."""
 
-    def page(lease: Lease) -> None:
-        for link in crawl.web.links(lease.entry.url):
+    def page(fetch: Fetch) -> None:
+        for link in crawl.web.links(fetch.entry.url):
             child = entry(link, flags=int(Flag.USER))
             if int(link.rpartition("/")[2]) % 2:
                 child.flags |= Flag.VOLATILE
                 child.payload = object()
-            crawl.frontier.admission.adopt(lease, [child], crawl.now)
-        if lease.entry.url.endswith("/2"):
-            lease.holds += 1
-            crawl._later(2.5, lambda: crawl.frontier.commit.unhold(lease, crawl.now))
+            crawl.frontier.admission.adopt(fetch, [child], crawl.now)
+        if fetch.entry.url.endswith("/2"):
+            fetch.holds += 1
+            crawl._later(2.5, lambda: crawl.frontier.commit.unhold(fetch, crawl.now))
 
     crawl.on_page = page
 

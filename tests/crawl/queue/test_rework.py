@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from support.virtual_crawl import WALL, entry
 
 from scrapy_spider_suite.crawl.queue.frontier import FIRST, Frontier, UrlEdits
-from scrapy_spider_suite.crawl.queue.leases import Lease
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import BackOff, Event, Pace, State
 from scrapy_spider_suite.frontier.policy import Policy
@@ -30,7 +30,7 @@ class Bench:
         self.now = 0.0
         self.frontier = Frontier(self.store, POLICY, now=0.0, wall=WALL, capacity=2)
         self.rework = UrlEdits(self.frontier, self.store)
-        self.out: list[Lease] = []
+        self.out: list[Fetch] = []
 
     def urls(self, host: str) -> dict[str, State]:
         """The URLs of a host, and their states."""
@@ -45,22 +45,22 @@ class Bench:
         )
 
     def fetch(self, event: Event) -> None:
-        """Lease what may be leased; bring home what was out before."""
+        """Fetch what may be leased; bring home what was out before."""
         self.now += 1.0
-        for lease in self.out:
-            lease.event = event
-            self.frontier.leases.release(lease, self.now)
-            self.frontier.commit.settle(lease, self.now)
+        for fetch in self.out:
+            fetch.event = event
+            self.frontier.leases.release(fetch, self.now)
+            self.frontier.commit.settle(fetch, self.now)
         self.out = []
         for host in list(self.frontier.unresolved_hosts(self.now, 10)):
             self.frontier.set_address(host, "192.0.2.1", "192.0.2.1", 1e9, self.now)
-        while leases := self.frontier.leases.acquire(self.now):
-            for lease in leases:
-                assert lease.visit is not None
-                visit = lease.visit
+        while fetches := self.frontier.leases.acquire(self.now):
+            for fetch in fetches:
+                assert fetch.visit is not None
+                visit = fetch.visit
                 self.frontier.workbench.begin(visit.host, visit.address, self.now, visit=True)
                 self.frontier.workbench.end(visit.host, visit.address, self.now, visit=True)
-            self.out += leases
+            self.out += fetches
         self.frontier.tick(self.now)
 
     def again(self, host: str, *, first: bool) -> None:
@@ -72,7 +72,7 @@ class Bench:
 
     def fail(self, host: str, *, forget: bool) -> None:
         """Everything of a host that is queued and not out."""
-        out = {lease.entry.key for lease in self.out}
+        out = {fetch.entry.key for fetch in self.out}
         for each in self.rework.pending(host, b"", 1_000):
             if forget:
                 gone = self.rework.forget(each)
@@ -87,7 +87,7 @@ class Bench:
             if state.state is not State.PENDING:
                 self.rework.forget_state(host, name, state)
         gone = self.rework.forget_host(host, self.now)
-        assert gone is not any(lease.entry.host == host for lease in self.out)
+        assert gone is not any(fetch.entry.host == host for fetch in self.out)
         if gone:
             assert self.store.record(host) is None
             assert self.urls(host) == {}

@@ -160,14 +160,14 @@ def test_a_folder_that_has_had_its_share_comes_last(
     monkeypatch.setattr("scrapy_spider_suite.crawl.queue.traps._FEW", 200)
     crawl = TrapCrawl(MemoryStore(), TrapLimits(prefix=50))
     crawl.frontier.policy.update(host=Pace(0.1), host_max_pages=budget)
-    crawl.on_page = lambda lease: None
+    crawl.on_page = lambda fetch: None
     big = [f"http://mirror-trap.test/big/{n}" for n in range(500)]
     small = [f"http://mirror-trap.test/small/{n}" for n in range(150)]
     crawl.seed(*big, *small)
     crawl.run(fetches=2_000)
     last = max(crawl.urls.index(url) for url in small)
     assert last < (360 if budget else 560)
-    assert len(crawl.fetches) == (budget or 650)
+    assert len(crawl.captures) == (budget or 650)
     assert set(small) <= set(crawl.urls)
     assert crawl.frontier.traps.met[Trap.PREFIX] >= 99
 
@@ -201,16 +201,16 @@ def test_a_queue_in_a_trap_holds_up_nobody(
     monkeypatch.setattr("scrapy_spider_suite.crawl.queue.leases._REFUSALS", 1)
     store: Store = RocksStore(tmp_path / "store", memory=4 << 20) if durable else MemoryStore()
     crawl = TrapCrawl(store, TrapLimits(same=3))
-    crawl.on_page = lambda lease: None
+    crawl.on_page = lambda fetch: None
     trapped = [f"http://lost-trap.test/lost/{n}" for n in range(900)]
     crawl.seed("http://mirror-trap.test/page/1.html", *trapped, "http://lost-trap.test/page/2.html")
     ground = HostTrapStats()
     for url in trapped[:3]:
         ground.count_page(url, 3, same=True)
     crawl.frontier.traps.stats.change("lost-trap.test", ground)
-    leases, turns = crawl.frontier.leases, list[float]()
-    acquire = leases.acquire
-    monkeypatch.setattr(leases, "acquire", lambda now: turns.append(now) or acquire(now))
+    fetches, turns = crawl.frontier.leases, list[float]()
+    acquire = fetches.acquire
+    monkeypatch.setattr(fetches, "acquire", lambda now: turns.append(now) or acquire(now))
     crawl.run(fetches=20)
     assert len(turns) < 20
     assert sorted(crawl.urls) == [
