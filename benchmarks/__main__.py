@@ -21,6 +21,7 @@ NAMES: Final = {
     "ordinary": "an ordinary spider with items: plain Scrapy without and with the add-on",
     "growth": "what a page costs with 10,000 to 10 million known URLs, 1,000 to 1 million hosts",
     "papers": "the figures of published crawlers beside ours: connections, agents, MB/s a core",
+    "pipelining": "several pages a visit, with and without pipelining, 50 and 300 connections",
     "pythons": "the broad crawl on each Python of this machine",
     "politeness": "delays kept and time used, from the server's log, beside plain Scrapy",
     "scaling": "1 and 2 agents for real, bound by politeness, by transfers or by cores",

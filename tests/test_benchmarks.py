@@ -116,7 +116,7 @@ def test_features(small: Callable[..., Report]) -> None:
 
 @LINUX
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["ordinary", "growth", "papers"])
+@pytest.mark.parametrize("name", ["ordinary", "growth", "papers", "pipelining"])
 def test_a_crawl(small: Callable[..., Report], name: str) -> None:
     """A table of the suite's figures."""
     report = small(name)
