@@ -37,14 +37,7 @@ class LoopExchange(Exchange):
     """
 
     __slots__ = (
-        "connection",
-        "deadline",
-        "expires",
-        "fetch",
-        "fresh",
-        "grants",
-        "leaves",
-        "visit",
+        "connection", "deadline", "expires", "fetch", "fresh", "grants", "leaves", "visit",
     )  # fmt: skip
     following: bytes = b""
 

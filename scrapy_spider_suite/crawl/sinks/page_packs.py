@@ -269,9 +269,9 @@ class _PackJob:
     __slots__ = ("_done", "_tell", "captures", "error", "fetch", "pack")
 
     def __init__(
-        self, fetches: Sequence[Capture], fetch: Fetch | None, tell: Callable[[_PackJob], None]
+        self, captures: Sequence[Capture], fetch: Fetch | None, tell: Callable[[_PackJob], None]
     ) -> None:
-        self.captures = fetches if fetch is None else ()  # nobody fetches those once more
+        self.captures = captures if fetch is None else ()  # nobody fetches those once more
         self.fetch = fetch
         self.error: Exception | None = None
         self.pack = ""
@@ -380,14 +380,14 @@ class PagePacks:
         stored (SUITE_STORE_FILTER, a dropped item) are not packed.
         """
         packed = self.packs_page(fetch)
-        fetches, fetch.captures = fetch.captures, []
+        captures, fetch.captures = fetch.captures, []
         if packed and fetch.stored is None:
             if fetch.outlinks:
-                fetches[-1] = replace(fetches[-1], links=fetch.outlinks)
-            self._pack(fetches, fetch)
+                captures[-1] = replace(captures[-1], links=fetch.outlinks)
+            self._pack(captures, fetch)
         elif packed:
-            fetches[-1] = replace(fetches[-1], notes={**fetches[-1].notes, **self._later})
-            for each in fetches:  # the place of the last one is that of the page
+            captures[-1] = replace(captures[-1], notes={**captures[-1].notes, **self._later})
+            for each in captures:  # the place of the last one is that of the page
                 self._pack([each], fetch)
 
     def packs_page(self, fetch: Fetch) -> bool:
@@ -395,27 +395,27 @@ class PagePacks:
             return False
         return bool(fetch.captures) and (not fetch.faults or _LEFT_OUT.isdisjoint(fetch.faults))
 
-    def _pack(self, fetches: Sequence[Capture], fetch: Fetch | None) -> None:
+    def _pack(self, captures: Sequence[Capture], fetch: Fetch | None) -> None:
         size = 0
-        for each in fetches:
+        for each in captures:
             size += len(each.body)
             if len(each.url) > URL_MAX:  # no tool could read it
-                self._refused(f"{each.url:.200}...", "it is too long", len(fetches))
+                self._refused(f"{each.url:.200}...", "it is too long", len(captures))
                 return
-        self._append(fetches, fetch)
+        self._append(captures, fetch)
         if fetch is not None:
             fetch.holds += 1  # it is let go in a later turn of the loop
-        self._stats.inc_value("suite/packs/answers", len(fetches))
+        self._stats.inc_value("suite/packs/answers", len(captures))
         self._stats.inc_value("suite/packs/bytes", size)
 
     def _refused(self, url: str, why: object, answers: int = 1) -> None:
         logger.error("%s is not packed: %s", url, why)
         self._stats.inc_value("suite/packs/refused", answers)
 
-    def _append(self, fetches: Sequence[Capture], fetch: Fetch | None) -> None:
-        batch = _PackJob(fetches, fetch, self._tell)
+    def _append(self, captures: Sequence[Capture], fetch: Fetch | None) -> None:
+        batch = _PackJob(captures, fetch, self._tell)
         try:
-            self._writer.append(fetches, batch)
+            self._writer.append(captures, batch)
         except PackWriteError as error:  # its thread has ended
             batch.set_exception(error)
         else:
