@@ -222,7 +222,7 @@ class Revisits:
             else:
                 fetch.captures[-1] = _revisit(capture, before, warc.NOT_MODIFIED)
             return
-        digest = warc.sha1_digest(capture.body)
+        digest = capture.digest or warc.sha1_digest(capture.body)
         if before is not None and before.digest == digest and not capture.truncated:
             fetch.packed = before
             fetch.captures[-1] = _revisit(capture, before, warc.IDENTICAL)

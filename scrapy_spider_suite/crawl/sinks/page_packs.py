@@ -53,6 +53,7 @@ from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.signals import pack_closed
 from scrapy_spider_suite.store.job_directory import digest_of
+from scrapy_spider_suite.urls.page_digests import warc_digest
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.packs import PackRecovery
@@ -169,6 +170,7 @@ def packed_fetch(fetch: Fetch) -> Capture | None:
         address=exchange.address,
         truncated=_truncated(exchange),
         protocols=exchange.protocols,
+        digest=warc_digest(exchange.digest),
         links=() if target is None else (Link(target, "redirect"),),
         via=via,
         hops=hops,
