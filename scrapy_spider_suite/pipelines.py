@@ -41,8 +41,8 @@ _STOP_TIME: Final = 5.0
 class SinkPipeline:
     """Base: the suite's scheduler makes the sink and calls it, or else the pipeline does."""
 
-    needs: ClassVar[str]
-    """The setting without which it is off."""
+    needs: ClassVar = ""
+    """The setting without which it is off; "" where there is none."""
     last: ClassVar = False
     """Whether its sink ends after the other sinks."""
 
@@ -54,7 +54,7 @@ class SinkPipeline:
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> Self:
         """Raises `NotConfigured` without the setting that it needs, or where nothing is crawled."""
-        _require(crawler, cls.needs)
+        _require(crawler, *filter(None, [cls.needs]))
         return cls(crawler)
 
     def sink(self, log: CommitLog) -> Sink:

@@ -62,7 +62,7 @@ def farm(hosts: int) -> Web:
 
 def pages_of(crawl: Crawl) -> Counter[str]:
     """How many pages were fetched of each domain."""
-    done = (f for f in crawl.captures if f.event is Event.SUCCESS)
+    done = (f for f in crawl.fetches if f.event is Event.SUCCESS)
     return Counter(registered_domain(fetch.host) for fetch in done)
 
 
@@ -109,11 +109,11 @@ def test_a_raised_budget_goes_on(store: Store) -> None:
     crawl = Crawl(store, farm(40), Policy(**FAST, domain_max_pages=5))
     crawl.seed("http://h0.farm.t/0")
     crawl.run()
-    assert len(crawl.captures) == 5
+    assert len(crawl.fetches) == 5
     crawl.frontier.policy.update(domain_max_pages=8)
     crawl.seed(*(f"http://h0.farm.t/{n}" for n in range(1, 9)))
     crawl.run()
-    assert len(crawl.captures) == 8
+    assert len(crawl.fetches) == 8
 
 
 def volatile(url: str) -> Entry:
@@ -164,13 +164,13 @@ def test_a_wildcard_farm(store: Store) -> None:
     entries = [entry(f"http://h{n}.farm.t/9") for n in range(4_999, 0, -1)]
     crawl.frontier.admission.schedule(entries, 0.0)
     crawl.run()
-    visited = {fetch.host for fetch in crawl.captures}
+    visited = {fetch.host for fetch in crawl.fetches}
     assert visited == {"h0.farm.t", *(f"h{n}.farm.t" for n in range(4_999, 4_970, -1))}
     events = crawl.frontier.counters.events
-    assert events[Event.SUCCESS] == len(crawl.captures) >= 30
+    assert events[Event.SUCCESS] == len(crawl.fetches) >= 30
     assert events[Event.DOMAIN_HOSTS] >= 4_970
     assert len(crawl.frontier.workbench.hosts) <= 30
-    assert domain_row(store, "farm.t")[1] == Domain(30, len(crawl.captures))
+    assert domain_row(store, "farm.t")[1] == Domain(30, len(crawl.fetches))
 
 
 def test_pages_of_a_farm(store: Store) -> None:
@@ -178,7 +178,7 @@ def test_pages_of_a_farm(store: Store) -> None:
     crawl = Crawl(store, farm(600), Policy(**FAST, domain_max_pages=25), seats=16)
     crawl.seed(*(f"http://h{n}.farm.t/0" for n in range(600)))
     crawl.run(until=100.0)
-    assert len(crawl.captures) == 25
+    assert len(crawl.fetches) == 25
     assert crawl.frontier.pending == 0
 
 
@@ -190,8 +190,8 @@ def test_hosts_that_are_known_go_on(store: Store) -> None:
     for page in range(3):
         crawl.seed(*(f"http://{host}/{page}" for host in hosts))
         crawl.run()
-    assert {fetch.host for fetch in crawl.captures} == set(hosts[:5])
-    assert len(crawl.captures) == 15
+    assert {fetch.host for fetch in crawl.fetches} == set(hosts[:5])
+    assert len(crawl.fetches) == 15
 
 
 # Pages of the job
@@ -205,13 +205,13 @@ def test_pages_of_the_job(store: Store, burst: int) -> None:
     crawl = Crawl(store, web, policy, think=2.0)
     crawl.seed(*(f"http://{host}/{n}" for host in web.addresses for n in range(30)))
     crawl.run(until=60.0)
-    assert len(crawl.captures) == 33
+    assert len(crawl.fetches) == 33
     assert crawl.frontier.pending == 270 - 33
     assert crawl.frontier.leases.acquire(crawl.now) == []
     assert crawl.frontier.leases.wait(crawl.now) is None
     policy.update(job_max_pages=0)
     crawl.run()
-    assert len(crawl.captures) == 270
+    assert len(crawl.fetches) == 270
 
 
 # Exact, whatever happens

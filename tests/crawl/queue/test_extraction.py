@@ -74,7 +74,7 @@ class OnDemand(Crawl):
         frontier, demand = self.frontier, self.frontier.stored_links.demand
         demand.sifted(frontier.states.in_sieve)
         return demand.choose(
-            starving=starving, fetches=len(self.captures),
+            starving=starving, fetches=len(self.fetches),
             nothing_else=lambda: not (
                 frontier.leases.out or frontier.states.in_sieve or frontier.pending
             ),
@@ -96,7 +96,7 @@ def peak_of(crawl: Crawl) -> int:
     """Run an eager *crawl* to its end; how many URLs were pending at most."""
     peak = 0
     while crawl.frontier.pending:
-        crawl.run(fetches=len(crawl.captures) + 1)
+        crawl.run(fetches=len(crawl.fetches) + 1)
         peak = max(peak, crawl.frontier.pending - crawl.frontier.leases.out)
     return peak
 

@@ -92,12 +92,12 @@ def test_hosts_that_are_held_back_leave_their_places_to_others(tmp_path: Path) -
     urls = [f"http://{host}/{page}" for host in hosts for page in range(20)]
     crawl.seed(*urls[:40])
     crawl.run(until=20.0)
-    before = {fetch.host for fetch in crawl.captures}
+    before = {fetch.host for fetch in crawl.fetches}
     crawl.frontier.leases.foreign.set_rule(lambda host, url: int(host[1:-2]) < 6)
     crawl.seed(*urls[40:])
     crawl.run(until=1_000.0)
     assert before <= {*hosts[:2]}
-    assert {fetch.host for fetch in crawl.captures if fetch.start > 20.0} == {*hosts[6:]}
+    assert {fetch.host for fetch in crawl.fetches if fetch.start > 20.0} == {*hosts[6:]}
     crawl.frontier.leases.foreign.set_rule(None)
     crawl.run(until=3_000.0)
     assert sorted(crawl.urls) == sorted(urls)
@@ -125,10 +125,10 @@ def test_hosts_on_disk_go_on_as_soon_as_they_are_free(
         crawl.frontier.close()
     if restarted:
         crawl = Crawl(store, web, start=starts, resume=True)
-    assert not crawl.captures
+    assert not crawl.fetches
     crawl.frontier.leases.foreign.set_rule(lambda host, url: host == "h7.t")
     assert crawl.frontier.leases.next_visit_in(crawl.now) == 0.0
     crawl.run(until=starts + 20.0)
-    assert {fetch.host for fetch in crawl.captures} == {*hosts} - {"h7.t"}
+    assert {fetch.host for fetch in crawl.fetches} == {*hosts} - {"h7.t"}
     assert (crawl.frontier.leases.next_visit_in(crawl.now) or 0.0) > 60.0
     store.close()

@@ -72,7 +72,7 @@ def test_misses_teach_where_to_stop() -> None:
     crawl = MiningCrawl(MemoryStore(), "siblings", there.__contains__)
     crawl.seed(*pages)
     crawl.run()
-    assert len(crawl.captures) == len(pages) + MISSES_MAX
+    assert len(crawl.fetches) == len(pages) + MISSES_MAX
     assert crawl.frontier.counters.events[Event.NOT_THERE] == MISSES_MAX
     assert crawl.frontier.counters.pending == 0
     waited = {f"{H}/x/{word}2.html" for word in "abcdefghijklmnopqrstuvwxyz"} - set(crawl.urls)
@@ -90,7 +90,7 @@ def test_so_many_of_a_host() -> None:
     crawl = MiningCrawl(MemoryStore(), "both", lambda url: True, most=10)
     crawl.seed(f"{H}/p/1")
     crawl.run()
-    assert len(crawl.captures) == 11
+    assert len(crawl.fetches) == 11
     assert crawl.frontier.traps.miner.found["tried"] == 10
 
 
@@ -116,7 +116,7 @@ def test_what_is_known_is_not_tried() -> None:
     crawl = MiningCrawl(MemoryStore(), "ancestors", lambda url: True)
     crawl.seed(f"{H}/", f"{H}/a/", f"{H}/a/b/")
     crawl.run()
-    assert len(crawl.captures) == 3
+    assert len(crawl.fetches) == 3
     assert not crawl.frontier.traps.miner.found
 
 

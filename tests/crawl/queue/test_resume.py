@@ -117,7 +117,7 @@ def test_after_a_kill_everyone_counts_as_just_visited(tmp_path: Path, capacity: 
     second = resume(first, kill(first, tmp_path), after=100.0, unclean=True)
     second.run()
     opened = 5_000.0
-    assert min(fetch.start for fetch in second.captures) >= opened + max(HOST_DELAY, IP_DELAY)
+    assert min(fetch.start for fetch in second.fetches) >= opened + max(HOST_DELAY, IP_DELAY)
     assert set(first.urls + second.urls) == all_urls(web, 8)
     again = [url for url, times in Counter(first.urls + second.urls).items() if times > 1]
     assert set(again) <= {fetch.entry.url for fetch in first.out}
@@ -135,7 +135,7 @@ def test_addresses_count_as_fetched_at_the_start(tmp_path: Path) -> None:
     second = resume(first, tmp_path, after=10.0, unclean=False)
     carry_over(first, second, 10.0)
     second.run()
-    assert second.captures[0].start == pytest.approx(5_000.0 + 60.0, abs=1.1)
+    assert second.fetches[0].start == pytest.approx(5_000.0 + 60.0, abs=1.1)
 
 
 def test_a_wish_to_wait_outlives_the_process(tmp_path: Path) -> None:
@@ -153,7 +153,7 @@ def test_a_wish_to_wait_outlives_the_process(tmp_path: Path) -> None:
     record = second.frontier.residents.records.touch("a.t")
     assert record.why == "Retry-After"
     second.run()
-    assert second.captures[0].start == pytest.approx(5_000.0 + 3_000.0, abs=1.1)
+    assert second.fetches[0].start == pytest.approx(5_000.0 + 3_000.0, abs=1.1)
 
 
 def test_a_clock_that_was_set_back_stops_nobody(tmp_path: Path) -> None:
@@ -165,7 +165,7 @@ def test_a_clock_that_was_set_back_stops_nobody(tmp_path: Path) -> None:
     first.frontier.store.close()
     second = resume(first, tmp_path, after=-1e8, unclean=False)
     second.run()
-    assert second.captures[0].start - 5_000.0 == pytest.approx(HOST_DELAY, abs=1.1)
+    assert second.fetches[0].start - 5_000.0 == pytest.approx(HOST_DELAY, abs=1.1)
 
 
 def test_sequences_are_not_used_twice(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_a_folder_that_has_had_its_share_comes_last(
     crawl.run(fetches=2_000)
     last = max(crawl.urls.index(url) for url in small)
     assert last < (360 if budget else 560)
-    assert len(crawl.captures) == (budget or 650)
+    assert len(crawl.fetches) == (budget or 650)
     assert set(small) <= set(crawl.urls)
     assert crawl.frontier.traps.met[Trap.PREFIX] >= 99
 
