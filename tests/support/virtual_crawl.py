@@ -70,7 +70,8 @@ class Web:
 def trees(hosts: int, pages: int, addresses: int, seed: int = 1) -> Web:
     """A web in which page 0 of every host leads to all its pages and to two other hosts."""
     random = Random(seed)
-    homes = {f"h{n}.t": f"10.0.0.{random.randrange(addresses)}" for n in range(hosts)}
+    places = (divmod(random.randrange(addresses), 256) for _ in range(hosts))
+    homes = {f"h{n}.t": f"10.0.{place[0]}.{place[1]}" for n, place in enumerate(places)}
 
     def links(url: str) -> list[str]:
         host, page = url[7:].split("/")
