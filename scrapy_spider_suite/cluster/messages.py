@@ -17,6 +17,7 @@ import msgspec
 from backports import zstd
 
 from scrapy_spider_suite.errors import MessageError, MessageTooLargeError
+from scrapy_spider_suite.runtime.text import counted
 
 VERSION: Final = 1
 NAME_MAX: Final = 64  # bytes of an agent's name (UTF-8)
@@ -139,7 +140,8 @@ def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
         raise MessageError(f"a message whose rows cannot be read: {error}") from error
     message = Message(*found[1:6], rows)
     if not 0 < len(rows) <= min(ROWS_MAX, message.last - message.first + 1):
-        raise MessageError(f"{len(rows)} rows of the numbers {message.first} to {message.last}")
+        number = counted(len(rows), "row")
+        raise MessageError(f"{number} of the numbers {message.first} to {message.last}")
     return message
 
 
