@@ -118,18 +118,22 @@ class FetchLoop:
             self._scheduled = True
             self._loop.call_soon(self._pump)
 
-    def pop_aside(self) -> Fetch | None:
+    def acquire_for_engine(self) -> Fetch | None:
         """Return the next fetch that is left to the engine."""
+        if not self._aside:
+            self._acquire()  # at once: what comes later in this turn does not go before it
         return self._aside.popleft() if self._aside else None
 
     def put_back_aside(self) -> None:
-        while (fetch := self.pop_aside()) is not None:
-            self._crawl.frontier.commit.put_back(fetch, self._crawl.now())
+        while self._aside:
+            self._crawl.frontier.commit.put_back(self._aside.popleft(), self._crawl.now())
 
     def _pump(self) -> None:
         self._scheduled = False
         with condemn_on_damage(self._crawl.store):
             self._acquire()
+            if not self._begun and not self._crawl.frontier.pending:
+                self._engine.wake_engine()  # it may be idle now
 
     def _acquire(self) -> None:
         crawl, engine, scrapy_engine = self._crawl, self._engine, self._scrapy_engine
@@ -155,8 +159,6 @@ class FetchLoop:
                 self._begin(fetch, visit)
         else:
             self.schedule()  # others have a turn first: a host may have many rows to be refused
-        if not self._begun and not crawl.frontier.pending:
-            engine.wake_engine()  # it may be idle now
 
     def _leave_to_engine(self, fetch: Fetch) -> None:
         self._aside.append(fetch)

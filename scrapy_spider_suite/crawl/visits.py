@@ -193,7 +193,7 @@ class RequestSource:
 
     def _next_for_engine(self) -> Fetch | None:
         # With a fetch loop, only what that leaves to the engine.
-        return self.acquire() if self.loop is None else self.loop.pop_aside()
+        return self.acquire() if self.loop is None else self.loop.acquire_for_engine()
 
     def acquire(self) -> Fetch | None:
         """Return the next fetch whose time has come; None: nothing may be fetched now."""
