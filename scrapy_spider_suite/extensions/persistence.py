@@ -91,7 +91,7 @@ class _JarRows:
             try:
                 key = self._values.loads(row[len(self._prefix) :])
                 found[key] = unpack_cookies(packed, now)
-            except CodecError as error:
+            except (CodecError, TypeError) as error:  # a list, for one, is no key
                 logger.error("a cookie jar of the job directory cannot be read: %s", error)
         return found
 
