@@ -277,7 +277,7 @@ def _compare(old: JobFile, settings: SuiteSettings, folder: Path) -> None:
     changes = settings.diff(old.settings)
     fixed = [change for change in changes if change.kind is SettingKind.FIXED]
     if fixed and (find_damage(folder / "store") or not is_fresh(folder)):
-        listed = ", ".join(f"{c.name} was {c.old!r:.200} and is {c.new!r:.200}" for c in fixed)
+        listed = ", ".join(f"{c.name} was {_cut(c.old)} and is {_cut(c.new)}" for c in fixed)
         raise JobSettingsError(
             f"a job cannot change this once it has begun: {listed}; set it back, or use another "
             "JOBDIR"
@@ -285,6 +285,11 @@ def _compare(old: JobFile, settings: SuiteSettings, folder: Path) -> None:
     for change in changes:
         if not _renames(change, settings):
             logger.info("%s was %r, from now on %r", change.name, change.old, change.new)
+
+
+def _cut(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= 200 else f"{text[:200]}…"
 
 
 def _renames(change: SettingChange, settings: SuiteSettings) -> bool:

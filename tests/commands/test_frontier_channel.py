@@ -76,7 +76,7 @@ def test_no_answer_in_time(job: Path, frontier: Frontier) -> None:
 
 @pytest.mark.slow
 def test_a_running_crawl_is_not_troubled(frontier: Frontier, tmp_path: Path) -> None:
-    """Whatever lies in the folder is answered or put aside; several commands at once are done."""
+    """What is no action is left alone and named in the log; several commands at once are done."""
     job = tmp_path / "job"
     on = ("-j", str(job))
     with (
@@ -99,13 +99,16 @@ def test_a_running_crawl_is_not_troubled(frontier: Frontier, tmp_path: Path) -> 
         wrong = action(job / FOLDER, "block", arguments={"subject": 5, "rm": "-rf"})
         for each in (foreign, unknown, wrong):
             folder.submit(each)
-        ids = [*bad, foreign.id, unknown.id, wrong.id]
+        ids = [foreign.id, unknown.id, wrong.id]
         until(lambda: all(folder.is_answered(id) for id in ids))
         answers = {id: folder.pop_answer(id) for id in ids}
         assert not any(answer and answer.ok for answer in answers.values())
         assert "another job" in answers[foreign.id].said  # type: ignore[union-attr]
         assert "no verb 'explode'" in answers[unknown.id].said  # type: ignore[union-attr]
         assert len(rows(frontier, "audit", *on)) == len(ids)
+        log = tmp_path / "log"
+        until(lambda: all(f"action {name} is not" in log.read_text() for name in bad))
+        assert all((folder.path / f"{name}.action").exists() for name in bad)
         commands = [
             subprocess.Popen([*COMMAND, "block", f"h{n}.test", "--why", "r", *on])
             for n in range(4)
