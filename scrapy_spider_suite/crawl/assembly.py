@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
-from weakref import WeakKeyDictionary
 
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.gate import WireQueue
@@ -22,8 +21,6 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.fetch_loop import FetchLoop
     from scrapy_spider_suite.crawl.preparation import HostPreparation
     from scrapy_spider_suite.crawl.sinks.commit_log import Sink
-
-_opened: WeakKeyDictionary[Crawl, CrawlParts] = WeakKeyDictionary()
 
 
 class CrawlParts:
@@ -49,7 +46,6 @@ class CrawlParts:
 def open_crawl(crawler: Crawler) -> CrawlParts:
     """The parts, made by scheduler or gate, whichever calls first. Raises the `SuiteError`s."""
     crawl = get_crawl(crawler)
-    parts = _opened.get(crawl)
-    if parts is None:
-        parts = _opened[crawl] = CrawlParts(crawl)
-    return parts
+    if crawl.parts is None:
+        crawl.parts = CrawlParts(crawl)
+    return crawl.parts

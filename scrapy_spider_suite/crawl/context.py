@@ -38,6 +38,8 @@ from scrapy_spider_suite.store.rocks_store import RocksStore, Store, open_seen
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
+    from scrapy_spider_suite.crawl.assembly import CrawlParts
+
 logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -180,6 +182,7 @@ class Crawl:
         self.path = ""  # whether rows take the fetch loop, and if not, why
         self.seeds = SeedSources()
         self.stopping = False
+        self.parts: CrawlParts | None = None  # see `open_crawl`
         self.counts: defaultdict[str, int] = defaultdict(int)  # for the stats, of each page
         self.closers: list[Callable[[str], None]] = []
         self._folder: TemporaryFolder | None = None
