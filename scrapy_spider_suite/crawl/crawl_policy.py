@@ -269,7 +269,10 @@ class PolicyFile:
 
     def refuse_excluded(self, host: str, url: str, address: str = "") -> None:
         """Raise `HostExcluded` if *url* may not be asked for of *host*, at *address* or ""."""
-        policy, wall = self.policy, time.time()
+        policy = self.policy
+        if not policy.may_exclude:
+            return
+        wall = time.time()
         exclusion = policy.exclusion(host, address, wall)
         if exclusion is None and policy.blocks:
             exclusion = policy.exclusion_of_url(normalize(url) or url, host, wall)
@@ -404,7 +407,6 @@ class CrawlFilters:
         self._files: list[WatchedFile[Filter]] = []
         self._scope = Scope()
         self._scoped = False
-        self.stages: Collection[Stage] = ()  # that have a filter
         self.opens_scope = False
         """Whether the schedule filter decides how far links may lead out of the scope."""
         self.adopt(self.prepare(settings, anew=True))
@@ -433,7 +435,7 @@ class CrawlFilters:
         )
 
     def _use(self, filters: FilterSet) -> None:
-        self._set, self.stages = filters, filters.by_stage.keys()
+        self._set = filters
         schedule = filters.by_stage.get(Stage.SCHEDULE)
         self.opens_scope = self._scoped and schedule is not None and schedule.needs(Fact.BEYOND)
 
@@ -497,7 +499,7 @@ class CrawlFilters:
         self, stage: Stage, links: list[str], fetch: Fetch, page: Exchange | None = None
     ) -> list[str]:
         """The links of the page of *fetch* that the filter of *stage*, which sees *page*, wants."""
-        if not links or stage not in self.stages:
+        if not links or stage not in self._set.by_stage:
             return links
         entry, seen = fetch.entry, None if page is None else filtered_page(page)
         via = normalize(entry.url) or ""

@@ -121,7 +121,7 @@ class FetchLoop:
     def acquire_for_engine(self) -> Fetch | None:
         """Return the next fetch that is left to the engine."""
         if not self._aside:
-            self._acquire()  # at once: what comes later in this turn does not go before it
+            self._acquire()  # now: a row that comes later in this turn must not go first
         return self._aside.popleft() if self._aside else None
 
     def put_back_aside(self) -> None:
@@ -313,7 +313,7 @@ class FetchLoop:
         )
 
     def _run(self, coroutine: Coroutine[Any, Any, None], fetch: Fetch | None) -> None:
-        # Without a *fetch* it deals with its own end.
+        # A coroutine without a *fetch* handles its own errors.
         task = self._loop.create_task(coroutine)
         self._tasks.add(task)
         task.add_done_callback(partial(self._ran, fetch))

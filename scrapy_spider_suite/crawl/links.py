@@ -228,10 +228,7 @@ class LinkFollower:
             refused = f"suite/links/refused/{OutOfScope.TOO_DEEP_ON_HOST.value}"
             self._crawl.counts[refused] += found - len(links)
         links = self._outside_traps(links)
-        filters = self._crawl.filters
-        if Stage.FOLLOW not in filters.stages:
-            return links
-        return filters.links_wanted(Stage.FOLLOW, links, fetch, page)
+        return self._crawl.filters.links_wanted(Stage.FOLLOW, links, fetch, page)
 
     def _is_deepest(self, page: Entry) -> bool:
         frontier = self._crawl.frontier
@@ -292,8 +289,7 @@ class LinkFollower:
                 spelled = (self._normal(url) if url in own else url for url in chosen)
                 chosen = list(dict.fromkeys(filter(None, spelled)))
             links = chosen
-        if Stage.SCHEDULE in filters.stages:
-            links = filters.links_wanted(Stage.SCHEDULE, links, fetch)
+        links = filters.links_wanted(Stage.SCHEDULE, links, fetch)
         policy = self._crawl.translator.referers.policy(page)
         if rank is None and not filters.opens_scope:
             fetch.links.extend(links)

@@ -23,7 +23,6 @@ from scrapy_spider_suite.crawl.page_stages import own_hook
 from scrapy_spider_suite.fetch.connections import make_ssl_context
 from scrapy_spider_suite.fetch.http1 import Http1Handler, bind_address
 from scrapy_spider_suite.fetch.http_messages import field_lines, split_url
-from scrapy_spider_suite.urls.filters import Stage
 from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:
@@ -210,8 +209,7 @@ class LoopPlan:
         return False
 
     def _check_exclusion(self, fetch: Fetch, server: str) -> bool:
-        if self._crawl.frontier.policy.may_exclude:
-            self._crawl.policy_file.refuse_excluded(fetch.entry.host, fetch.entry.url, server)
+        self._crawl.policy_file.refuse_excluded(fetch.entry.host, fetch.entry.url, server)
         return False
 
     def _check_agent(self, fetch: Fetch, server: str) -> bool:
@@ -222,9 +220,7 @@ class LoopPlan:
         return False
 
     def _check_filter(self, fetch: Fetch, server: str) -> bool:
-        filters = self._crawl.filters
-        if Stage.FETCH in filters.stages:
-            filters.refuse_fetch(fetch.entry.url, fetch.entry, server)
+        self._crawl.filters.refuse_fetch(fetch.entry.url, fetch.entry, server)
         return False
 
     # The head of a request

@@ -41,10 +41,10 @@ class PageStages:
         crawl, entry, filters = self._crawl, fetch.entry, self._crawl.filters
         if voucher_of(entry.payload) is not None:
             return True  # a sitemap is no page
-        if Stage.STORE in filters.stages and not filters.wants_page(Stage.STORE, page, entry):
+        if not filters.wants_page(Stage.STORE, page, entry):
             fetch.faults.add(Event.NOT_STORED)
             fetch.items_refused = True
-        if Stage.PARSE in filters.stages and not filters.wants_page(Stage.PARSE, page, entry):
+        if not filters.wants_page(Stage.PARSE, page, entry):
             fetch.faults.add(Event.NOT_PARSED)
             return False
         if self._follows:

@@ -455,8 +455,6 @@ class PolicyUpdate:
         host, address = visit.host, visit.address
         revision = self._policy.revision
         behind = host.revision != revision or address.revision != revision
-        if not behind and not (self._policy.may_exclude or host.exclusion is not None):
-            return True
         if not behind and not self.is_excluded(host, now):
             return True
         self._workbench.cancel(visit)
@@ -488,6 +486,8 @@ class PolicyUpdate:
 
     def is_excluded(self, host: HostState, now: float) -> bool:
         """Whether a rule or a phase excludes *host* now; notes it at the host."""
+        if host.exclusion is None and not self._policy.may_exclude:
+            return False
         wall = now + self._residents.records.wall_offset
         exclusion = self._policy.exclusion_of_visit(host.key, host.connect_to, wall)
         if exclusion != host.exclusion:

@@ -56,7 +56,7 @@ class PageDemand:
         return len(self._out)
 
     def host_shrank(self, host: str) -> None:
-        if len(self._waiting) and self._left(host) < LOW:
+        if self._waiting.count and self._left(host) < LOW:
             self._low[host] = None
 
     def sifted(self, in_sieve: int) -> None:

@@ -86,10 +86,7 @@ def normalize(url: str, base: str | None = None) -> str | None:
     if base is None:
         easy = _EASY.fullmatch(url)
         if easy is not None and easy.lastindex == _ABSOLUTE and "/." not in url:
-            url = easy[_ABSOLUTE]
-            if len(url) <= _MAX_HOST and url.find("/", 8) > 0:
-                return url
-            found = _checked(url)
+            found = _checked(easy[_ABSOLUTE])
         else:
             found = parse_reference(url, None)
     else:
@@ -120,9 +117,7 @@ class LinkResolver:
         if kind == _ROOTED:
             return self._origin + easy[_ROOTED]
         if kind == _ABSOLUTE:
-            url = easy[_ABSOLUTE]
-            short = len(url) <= _MAX_HOST and url.find("/", 8) > 0
-            return url if short else _checked(url)
+            return _checked(easy[_ABSOLUTE])
         if kind == _RELATIVE:
             return self._folder + easy[_RELATIVE]
         return self.base

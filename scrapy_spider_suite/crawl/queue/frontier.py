@@ -224,13 +224,11 @@ class Commit:
             self.planner.concluded(fetch, event, wall)
             frontier.stored_links.concluded(fetch, event)
             frontier.traps.concluded(entry, event)
-            if fetch.states:
-                states.write_states(fetch.states)
+            states.write_states(fetch.states)
             if wrong:
                 frontier.admission.schedule([self.guesses.other_scheme(entry)], now)
                 self.guesses.settle(entry)
-            if entry.holder is not None:
-                self.release_holder(entry, now)
+            self.release_holder(entry, now)
         for listener in self.listeners:
             listener(fetch, event)
 

@@ -482,9 +482,7 @@ class Leases:
         host.held = residents.window is not None
         if host.more and not host.front and host.free():
             self._refill(host)
-        stored = self._frontier.stored_links
-        if stored.waiting.count:
-            stored.demand.host_shrank(host.key)
+        self._frontier.stored_links.demand.host_shrank(host.key)
         return fetches
 
     def lease_unvisited(self, key: str) -> Fetch | None:
