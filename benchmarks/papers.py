@@ -104,7 +104,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
         with TemporaryDirectory() as folder:
             found = crawl_up(web_load, agents, Path(folder))
         report.wrong += found.broken
-        rate, used = found.rate(), sum(found.cores())
+        rate, used = found.rate(), max(sum(found.cores()), 0.01)
         size = bytes_of(web_load.size.web(Path("none"), overrides={})) / 1e6
         name = "suite, 1 agent" if agents == 1 else f"suite, {agents} agents"
         table.rows.append([

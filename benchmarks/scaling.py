@@ -27,7 +27,6 @@ import os
 import subprocess
 import tempfile
 import time
-from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -43,7 +42,7 @@ from support.verdict import REFUSED, url_of, verdict_of
 from support.virtual_agents import Agents
 from support.virtual_crawl import all_urls, trees
 
-from benchmarks.measure import tree
+from benchmarks.measure import cpu_at, tree
 from benchmarks.report import Report
 from scrapy_spider_suite.cluster.assignment import ASSIGNMENTS, load_assignment
 from scrapy_spider_suite.store.interface import MemoryStore
@@ -112,10 +111,7 @@ class Run:
         """For each agent, the part of a core that it used meanwhile."""
         since, until, _ = self.window()
         for rows in self.samples.values():
-            first, last = (
-                rows[min(bisect_left(rows, (when, 0.0)), len(rows) - 1)] for when in (since, until)
-            )
-            yield (last[1] - first[1]) / max(last[0] - first[0], 0.1)
+            yield (cpu_at(rows, until) - cpu_at(rows, since)) / (until - since)
 
 
 def web_of(load: WebLoad, agents: int, folder: Path) -> tuple[Size, FakeWebProcess]:

@@ -361,17 +361,18 @@ class ServerConnection(asyncio.Protocol):
         self._advance()
 
     def _send(self, answer: ServerReply) -> None:
-        data = answer.data
+        request, data = self._request, answer.data
         self.status = answer.status
         self._keep = self._keep and answer.keep
-        if self._request is not None and self._request.method == "HEAD":
+        if request is not None and request.method == "HEAD":
             data = data[: data.index(b"\r\n\r\n") + 4]
         if not self._keep:
             data = data.replace(b"\r\n", b"\r\nConnection: close\r\n", 1)
         # Read before the write: the client may have the answer before this process runs again.
         handed = time()
         self._transport.write(data)
-        if not self.paused:
+        # With TLS the write may pause and resume at once: then it is finished already.
+        if not self.paused and self._request is request:
             self._finish(handed)
 
     def _finish(self, ended: float) -> None:

@@ -205,7 +205,7 @@ def test_tallies_go_on(everything: Callable[..., Crawled], tmp_path: Path) -> No
     before = tallies_of(tmp_path / "job").total()[0]
     assert everything().reason == "finished"
     after = tallies_of(tmp_path / "job").total()[0]
-    assert 3 <= before < after == len(log_of(tmp_path / "job" / FOLDER / LOG_FOLDER))
+    assert 0 < before < after == len(log_of(tmp_path / "job" / FOLDER / LOG_FOLDER))
 
 
 def test_seeds_are_known(everything: Callable[..., Crawled], site: Site, tmp_path: Path) -> None:
