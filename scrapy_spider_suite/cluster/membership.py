@@ -82,12 +82,9 @@ class AgentLease:
         return now < self._end - self._margin and wall < self._wall_end - self._margin
 
     def may_fetch(self, now: float, wall: float, delay: float = 0.0) -> bool:
-        """Whether a fetch started now, and *delay* seconds after it, end before the lease.
-
-        Of a delay longer than the lease counts what fits: otherwise no fetch would start there.
-        """
+        """Whether a fetch started now, and *delay* seconds after it, end before the lease."""
         ahead = self._timeout + self._margin
-        if delay:
+        if delay:  # of one longer than the lease counts what fits, or no fetch would start there
             ahead += max(0.0, min(delay, self._length - ahead - _RENEWAL))
         return now < self._end - ahead and wall < self._wall_end - ahead
 
@@ -197,8 +194,6 @@ class RegistryAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Candidate(msgspec.Struct, frozen=True, kw_only=True):
-    """An agent that wants to join."""
-
     name: str
     job: str  # drawn for the job directory
     folder: str  # see `folder_identity`: its lock proves that an earlier process is gone
@@ -220,19 +215,15 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Heartbeat(NamedTuple):
-    """The report of an agent.
-
-    *idle*: no work, and each sent row is acknowledged. *sent*, *received*: rows exchanged with
-    members of *epoch*. *activity* grows when it stops being idle. *left*: not idle, by its files.
-    """
+    """The report of an agent."""
 
     epoch: int
-    idle: bool
-    sent: int
-    received: int
-    activity: int
+    idle: bool  # no work, and each sent row is acknowledged
+    sent: int  # rows, to members of *epoch*
+    received: int  # rows, from members of *epoch*
+    activity: int  # grows when it stops being idle
     facts: Mapping[str, str | int | float | None] = {}  # shown by ``scrapy cluster ls``
-    left: bool = False
+    left: bool = False  # not idle, by its files
 
 
 def encode_units(units: Units) -> bytes:
@@ -244,6 +235,7 @@ def decode_units(data: bytes) -> Units:
     return np.frombuffer(data, ">u2").astype(np.uint16)
 
 
+# Why an agent cannot join, by a script's code.
 _REFUSALS: Final = {
     "name": (
         "an agent with the name {asked.name} runs already (heard {ago:.0f} s ago): give each its "
@@ -271,7 +263,6 @@ _REFUSALS: Final = {
     ),
     "full": f"the crawl has had {UNITS - 1:,} agents: no more fit",
 }
-"""Why an agent cannot join, by a script's code."""
 
 
 def join_refusal(answer: RegistryAnswer, candidate: Candidate, wall: float) -> str:
@@ -330,9 +321,7 @@ def folder_identity(folder: Path) -> str:
     return f"{boot}:{status.st_dev}:{status.st_ino}"
 
 
-class AddressQuestion(NamedTuple):
-    """See ``meet.lua``."""
-
+class AddressQuestion(NamedTuple):  # see ``meet.lua``
     new: list[str]
     gone: list[str]
     heard: list[str]
@@ -377,10 +366,7 @@ class Ownership:
         self._free = bytearray(UNITS)  # 1: it may be fetched here
 
     def table_of(self, members: Iterable[Member]) -> OwnerTable | None:
-        """Return the owners for *members*; None without members.
-
-        Takes up to 0.2 s; may run in a thread. Raises `SettingsError`.
-        """
+        """Return the owners for *members*, in up to 0.2 s; thread-safe. Raises `SettingsError`."""
         members = tuple(members)
         return OwnerTable.of(self.assignment, members) if members else None
 
@@ -396,12 +382,10 @@ class Ownership:
         return self._names != before
 
     def set_membership(self, members: Membership, table: OwnerTable | None = None) -> bool:
-        """Set the members in Redis; return whether owners changed."""
         self.records = members.numbers
         return self.set_members(members.epoch, members.members, table)
 
     def set_number(self, number: int) -> None:
-        """Set this agent's number; another number drops the holders."""
         if number != self.number:
             self._holders = np.zeros(UNITS, np.uint16)
         self.number = number
@@ -445,16 +429,16 @@ class Ownership:
     def is_held_elsewhere(self, host: str, url: str) -> bool:
         return not self._free[self.assignment.unit(host, url)]
 
-    def units_of_others(self) -> dict[int, Units]:
+    def units_of_others(self) -> dict[int, npt.NDArray[np.bool_]]:
+        """Return a mask of the units of each other owner, by its number."""
         if self.table is None:
             return {}
         numbers = {row.name: number for number, row in self.records.items()}
-        found: dict[int, Units] = {}
-        for index, member in enumerate(self.table.members):
-            if member.name != self.name and member.name in numbers:
-                units = np.flatnonzero(self.table.owners == index).astype(np.uint16)
-                found[numbers[member.name]] = units
-        return found
+        return {
+            numbers[member.name]: np.equal(self.table.owners, index)
+            for index, member in enumerate(self.table.members)
+            if member.name != self.name and member.name in numbers
+        }
 
     def free(self) -> Units:
         gone = [_NOBODY] + [
@@ -474,14 +458,12 @@ _LONGEST: Final = 300  # bytes of a value that are compared; of longer values th
 class AgentPhase:
     """The phase of an agent that has a part of every host (KSpider, §2.2).
 
-    Of *n* phases the *i*-th agent has (i + t // T) mod n. There is a phase for each agent; a guard
-    at its end covers a fetch, a delay and clock skew. The ledger keeps longer delays and back-offs.
+    Of *n* phases the *i*-th agent has (i + t // T) mod n. A guard at the end of a phase covers a
+    fetch, a delay and clock skew. The ledger keeps longer delays and back-offs.
     """
 
     def __init__(self, crawl: Crawl, ownership: Ownership) -> None:
-        self._crawl = crawl
-        self._ownership = ownership
-        self._told = 0
+        self._crawl, self._ownership, self._told = crawl, ownership, 0
         crawl.crawler.signals.connect(self._check_settings, settings_changing)
 
     def _longest_delay(self, settings: SuiteSettings) -> float:
@@ -519,18 +501,17 @@ class AgentPhase:
             )
 
     def changed(self) -> None:
-        """Members changed: take the phase of this agent's rank."""
         table, policy = self._ownership.table, self._crawl.policy_file.policy
         names = [] if table is None else [member.name for member in table.members]  # sorted
         if self._ownership.name not in names:
             return
         node = names.index(self._ownership.name)
-        if len(names) > self._crawl.settings.phases and len(names) != self._told:
+        phases = self._crawl.settings.phases
+        if len(names) > phases and len(names) != self._told:
             self._told = len(names)
             logger.error(
                 "%s %s: some have the same, and take turns by the ledger (SUITE_PHASES)",
-                counted(len(names), "agent has", "agents have"),
-                counted(self._crawl.settings.phases, "phase"),
+                counted(len(names), "agent has", "agents have"), counted(phases, "phase"),
             )  # fmt: skip
         if node != policy.node:
             policy.update(node=node)
@@ -555,13 +536,11 @@ def shared_settings(settings: SuiteSettings, assignment: Assignment) -> dict[str
 
 
 def _ledger(where: RedisUrl | Path | None) -> str:
-    """Return the identity of a ledger: a file serves one machine."""
     if not isinstance(where, Path):
         return shown_value(None if where is None else str(where))
-    with suppress(OSError):
-        return shown_value(
-            f"{where} ({xxh3_64_hexdigest(folder_identity(where.absolute().parent).encode())})"
-        )
+    with suppress(OSError):  # a file serves one machine
+        identity = folder_identity(where.absolute().parent).encode()
+        return shown_value(f"{where} ({xxh3_64_hexdigest(identity)})")
     return shown_value(str(where))
 
 

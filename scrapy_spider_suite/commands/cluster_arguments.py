@@ -193,27 +193,18 @@ VERBS = (
         "adopt", "give the data of a lost agent to the others",
         _run(cluster_verbs.adopt),
         (
-            option("job", metavar="DIR", nargs="?", type=Path, help="its job directory"),
-            option(
-                "--packs", metavar="FOLDER", type=Path,
-                help="the disk is lost: give the URLs that the packs in FOLDER name",
-            ),
-            option("--name", metavar="NAME", help="the agent's name, with --packs"),
+            option("job", metavar="DIR", type=Path, help="its job directory"),
             *CAUTION,
         ),
         "DIR",
         about=(
             "DIR is its job directory. Its lease must be over, or it must have been removed.\n"
             "Queues, fetched URLs and URLs for other agents go to the holders of their hosts.\n"
-            "Can be interrupted and repeated. With --packs the answer says how many URLs are\n"
-            "lost. Pages whose links were not read yet (SUITE_READ_LINKS = on-demand) are\n"
-            "unextracted: start the agent once more to read them. SUITE_HANDOVER_DIR and\n"
-            "SUITE_CLUSTER_KEY must be those of the agents."
+            "Can be interrupted and repeated. Pages whose links were not read yet\n"
+            "(SUITE_READ_LINKS = on-demand) are unextracted: start the agent once more to read\n"
+            "them. SUITE_HANDOVER_DIR and SUITE_CLUSTER_KEY must be those of the agents."
         ),
-        examples=(
-            "adopt crawls/news/b -j redis://10.0.0.1/0",
-            "adopt --packs crawls/news/packs --name b -j redis://10.0.0.1/0",
-        ),
+        examples=("adopt crawls/news/b -j redis://10.0.0.1/0",),
     ),
     Verb(
         "release", "give away hosts that nobody claims, after Redis has lost its data",

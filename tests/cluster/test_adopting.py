@@ -1,31 +1,22 @@
-"""A dead agent's directory, or what its packs tell, goes to who owns its hosts by now."""
+"""A dead agent's directory goes to who owns its hosts by now."""
 
 from __future__ import annotations
 
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from pathlib import Path
 from time import sleep
 
 import pytest
 from support.handover_sides import Side
-from support.packs import fetch, hand_in, plan
 from support.virtual_crawl import WALL, all_urls, entry, trees
 from support.virtual_handover import Handing, names_of
 
 from scrapy_spider_suite.cluster.assignment import load_assignment
-from scrapy_spider_suite.cluster.handover import adopt as adopting
 from scrapy_spider_suite.cluster.handover import handover
-from scrapy_spider_suite.cluster.handover.adopt import (
-    AdoptionResult,
-    adopt_directory,
-    adopt_packs,
-    lost_urls,
-    states_in_packs,
-)
 from scrapy_spider_suite.cluster.handover.dump import HostDump
+from scrapy_spider_suite.cluster.handover.handover import AdoptionResult, adopt_directory
 from scrapy_spider_suite.cluster.handover.handover_file import (
     FileReceiver,
     FileTransport,
@@ -35,11 +26,9 @@ from scrapy_spider_suite.cluster.mailbox import Outbox, OwnerRouter
 from scrapy_spider_suite.cluster.membership import MemberRecord, Membership, MemberState, Ownership
 from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import ClusterError, TransportError
-from scrapy_spider_suite.frontier.entries import state_key
-from scrapy_spider_suite.packs.writer import PackWriter
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.store.seen_index import DONE_200, DROPPED, SieveIndex
+from scrapy_spider_suite.store.seen_index import DROPPED, SieveIndex
 
 
 async def town(folder: Path, seen: str) -> tuple[Handing, list[str]]:
@@ -133,53 +122,6 @@ def test_a_directory_is_adopted(tmp_path: Path, seen: str) -> None:
     asyncio.run(test())
 
 
-def pack(folder: Path, name: str, statuses: dict[int, int]) -> None:
-    """What that agent has fetched, each of a host of its own."""
-    writer = PackWriter(replace(plan(folder), agent=name))
-    for number, status in statuses.items():
-        head = f"HTTP/1.1 {status} X\r\nContent-Length: 2\r\n\r\n".encode()
-        url = f"http://h{number}.t/{number}"
-        hand_in(writer, fetch(number, b"ok", head=head, url=url))
-    writer.close()
-
-
-@pytest.mark.parametrize("seen", ["trie", "sieve"])
-def test_what_packs_tell_is_known_to_the_owners(tmp_path: Path, seen: str) -> None:
-    """Pages and errors of the dead agent, and nothing of others; what is lost is counted."""
-    packs, name = tmp_path / "packs", "agent-1"
-    pack(packs, name, {1: 200, 2: 404, 3: 503, 4: 301})
-    assert list(states_in_packs(packs, "b")) == []
-    found = {url: state for _, url, state in states_in_packs(packs, name)}
-    assert {url[-1]: state.status for url, state in found.items()} == {"1": 200, "2": 404, "4": 301}
-    assert lost_urls({"pending": 10, "done": 3, "failed": None}, 3) == 10
-
-    async def test() -> None:
-        agents = Handing.of(trees(5, 5, 5), load_assignment("ring"), tmp_path, 2, "folder", seen)
-        await agents.begin("agent-0")
-        bury(agents, name)
-        shares, file_transport = Ownership(agents.assignment, name), agents.make(name)
-
-        async def view() -> Membership:
-            return agents.registry.view
-
-        told = await adopt_packs(
-            packs, shares, file_transport, tmp_path / "o", crawl="crawl", view=view
-        )
-        assert (told.hosts, told.urls) == (3, 3)
-        for url, state in found.items():
-            host = url.split("/")[2]
-            store = agents.crawls["agent-0"].frontier.store
-            assert isinstance(store, RocksStore)
-            kept = DONE_200 if seen == "sieve" and state.status == 200 else state.to_bytes()
-            assert store.state(state_key(host, url)) == kept
-        if seen == "sieve":
-            rows = {url[-1]: store.row(state_key(url.split("/")[2], url)) for url in found}
-            assert [number for number, row in rows.items() if row is None] == ["1"]
-        await agents.close()
-
-    asyncio.run(test())
-
-
 class Slow(FileTransport):
     """A file_transport of which each *beat* is seen; what it brings is kept in the end, or never.
     """
@@ -207,7 +149,7 @@ class Slow(FileTransport):
 
 def sends(slow: Slow, label: HandoverLabel) -> None:
     """Bytes of a hand-over file go out."""
-    slow.count_sent(label, 0, 1_000)
+    slow.counters.bytes_out += 1_000
 
 
 def waits(slow: Slow, label: HandoverLabel) -> None:
@@ -247,7 +189,6 @@ async def adopt(folder: Path, file_transport: Slow, patience: float = 0.3) -> Ad
 @pytest.fixture
 def soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Everything is looked at more often than in a crawl."""
-    monkeypatch.setattr(adopting, "_BEAT", 0.02)
     monkeypatch.setattr(handover, "_CHECK", 0.02)
     monkeypatch.setattr(handover, "_FIRST", 0.1)
 

@@ -65,7 +65,7 @@ def test_others_are_heirs_of_what_they_own() -> None:
     shares = of_a(row("a", 1), row("b", 2), row("c", 7, MemberState.LEAVING))
     heirs = shares.units_of_others()
     assert list(heirs) == [2]
-    assert len(heirs[2]) + shares.own.sum() == UNITS
+    assert heirs[2].sum() + shares.own.sum() == UNITS
 
 
 def test_free_is_what_is_owned_here_and_held_by_nobody_who_may_fetch() -> None:

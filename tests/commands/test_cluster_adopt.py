@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -168,35 +166,3 @@ def test_an_agent_that_was_removed_hears_that_the_crawl_goes_on(
         assert frontier("resume", *where).code == 0
         fleet.start(GOES)
         assert fleet.wait(120, lambda: here.pages(STAYS) + here.pages(GOES))
-
-
-def test_the_packs_of_an_agent_whose_disk_is_lost(
-    redis_server: RedisServer, cluster: Frontier, frontier: Frontier, tmp_path: Path
-) -> None:
-    """What it had packed is known to the other one; the answer says how many URLs are not."""
-    packs = tmp_path / "packs"
-    with crawling(redis_server, tmp_path, SUITE_PACKS_DIR=str(packs)) as here:
-        job = here.fleet.agents[GOES].job
-        frontier("pause", "--why", "see", "--crawl", CRAWL, "-j", redis_server.url)
-
-        def told() -> bool:
-            status = json.loads((job / FOLDER / "status.json").read_text())
-            row, kept = cluster("ls").rows[1], here.counters(GOES)
-            known = [(each["pending"], each["failed"]) for each in (row, status)]
-            return bool(
-                row["state"] == "paused" and not status["leased"]
-                and known == [(kept.pending, kept.failed)] * 2
-                and row["pages"] == status["done"] == kept.done
-            )  # fmt: skip
-
-        until(told, 60, 0.3)
-        here.fleet.stop(GOES)
-        known, pages = here.counters(GOES), here.pages(GOES)
-        shutil.rmtree(job)
-        assert cluster("remove", GOES, "--dead", "--yes").rows[0]["removed"]
-        [dry] = cluster("adopt", "--packs", packs, "--name", GOES, "--dry-run").rows
-        [row] = cluster("adopt", "--packs", packs, "--name", GOES).rows
-        assert here.fleet.wrong == []
-    urls = known.pending + known.done + known.failed
-    assert (dry["lost_at_most"], row["agent"], row["urls"]) == (urls, GOES, pages)
-    assert row["lost"] == urls - pages >= known.pending > 0

@@ -3,6 +3,7 @@
 An agent sends units it holds (file, then registry), and rows of units it does not hold. A unit is
 held back (`Ownership.in_transfer`) from packing, or while merging, until the end. The sender
 forgets nothing before the receiver stores it; each step is idempotent, so a file can be called off.
+The directory of a dead agent is handed over in the same way (`adopt_directory`).
 """
 
 from __future__ import annotations
@@ -15,8 +16,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import islice
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -38,17 +40,23 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
     unpack_units,
 )
 from scrapy_spider_suite.cluster.handover.load import Conflicts, HostLoad
+from scrapy_spider_suite.cluster.mailbox import Outbox, unpack_rows
+from scrapy_spider_suite.cluster.membership import Membership, MemberState, Ownership
 from scrapy_spider_suite.cluster.registry import MovedUnits
+from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import (
+    ClusterError,
     FencedError,
     HandoverFileError,
+    MessageError,
     RegistryError,
     StoreWriteError,
     TransportError,
 )
-from scrapy_spider_suite.frontier.entries import UNITS
+from scrapy_spider_suite.frontier.entries import UNITS, Entry
 from scrapy_spider_suite.runtime.tasks import cancel_tasks, wait_at_most
 from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.store.rocks_store import RocksStore
 
 FILE_URLS: Final = 50_000
 """URLs of a file, unless one unit has more: bounds standstill of hosts and disk use."""
@@ -81,9 +89,8 @@ class OutgoingFile:
 class Handover:
     """The hand-overs of one agent; `inbox` receives for the transport.
 
-    Made before any fetch: units under way at a kill are held back. *folder*: of this agent alone,
-    for outgoing files. *give*: `AgentRegistry.give`. Raises `OSError`; see
-    `HandoverContext.refuse_sieve`.
+    Made before any fetch: units under way at a kill are held back. *folder*: of outgoing files.
+    *give*: `AgentRegistry.give`. Raises `OSError`; see `HandoverContext.refuse_sieve`.
     """
 
     def __init__(
@@ -99,7 +106,7 @@ class Handover:
         self._give, self._update_holders = give, update_holders
         ownership = self._ownership = context.ownership
         self._foreign = context.foreign_units
-        self._sent: Counter[str] = Counter()
+        self.sent: Counter[str] = Counter()  # files, units, hosts, urls, bytes, called_off
         self._open: list[OutgoingFile] = []
         self._tasks: dict[int, asyncio.Task[None]] = {}  # by the number of the receiver
         self._search: asyncio.Task[None] | None = None
@@ -125,8 +132,7 @@ class Handover:
 
     @property
     def facts(self) -> dict[str, int]:
-        """Files, units, hosts, urls, bytes, called_off; by direction."""
-        facts = {f"sent_{name}": n for name, n in self._sent.items()}
+        facts = {f"sent_{name}": n for name, n in self.sent.items()}
         return facts | {f"received_{name}": n for name, n in self.inbox.counts.items()}
 
     @property
@@ -146,10 +152,7 @@ class Handover:
     # Life
 
     async def run(self, crawl: str) -> None:
-        """Send and receive until cancelled, for the crawl id *crawl*; may run again.
-
-        Raises `FencedError`, and errors of a damaged store.
-        """
+        """Send and receive for the crawl id *crawl*. Raises `FencedError`, errors of the store."""
         self._context.crawl_id = crawl
         self.inbox.ready.set()
         try:
@@ -215,15 +218,9 @@ class Handover:
         return {number: mask for number, mask in masks.items() if mask.any()}
 
     def _masks_of_owners(self) -> dict[int, Mask]:
-        """Return the units of each other owner, by its number."""
-        epoch, found = self._owner_masks
-        if epoch != self._ownership.epoch:
-            found = {}
-            for number, units in self._ownership.units_of_others().items():
-                found[number] = _no_units()
-                found[number][units] = True
-            self._owner_masks = self._ownership.epoch, found
-        return found
+        if self._owner_masks[0] != self._ownership.epoch:
+            self._owner_masks = self._ownership.epoch, self._ownership.units_of_others()
+        return self._owner_masks[1]
 
     def _portion(self, mask: Mask) -> Mask:
         counters, units = self._context.states.counters, self._context.units(mask)
@@ -241,7 +238,6 @@ class Handover:
         return HandoverLabel(file_id, self._context.crawl_id, self._ownership.name, receiver, units)
 
     async def _search_rows(self, unknown: Mask) -> None:
-        """Find the rows of *unknown* foreign units."""
         self._foreign.begin_search()
         context, found = self._context, _no_units()
         units, unit = context.units(unknown), self._ownership.assignment.unit
@@ -263,7 +259,6 @@ class Handover:
     # One file
 
     async def _send(self, outgoing: OutgoingFile) -> None:
-        """Pack, send and settle one file; if it is called off, its receiver has to wait."""
         number = outgoing.number
         self._open.append(outgoing)
         try:
@@ -283,10 +278,8 @@ class Handover:
 
     def _is_wanted(self, outgoing: OutgoingFile) -> bool:
         """Whether the receiver still owns units of the file, and it is complete."""
-        if outgoing.stale:
-            return False
-        owned = self._masks_of_owners().get(outgoing.number)
-        return owned is not None and bool((owned & outgoing.mask).any())
+        owned = self._masks_of_owners().get(outgoing.number, _no_units())
+        return not outgoing.stale and bool((owned & outgoing.mask).any())
 
     async def _pack(self, outgoing: OutgoingFile) -> bool:
         context = self._context
@@ -308,11 +301,6 @@ class Handover:
         by_host = self._ownership.assignment.by_host
         if not (outgoing.urls or (by_host and counts[ItemKind.HOST] + counts[ItemKind.KEPT])):
             return True
-        logger.info(
-            "sending hand-over file %s to %s: %s, %s, %s, %d bytes", label.file_id, label.receiver,
-            counted(int(outgoing.mask.sum()), "unit"), counted(counts[ItemKind.HOST], "host"),
-            counted(outgoing.urls, "URL"), outgoing.path.stat().st_size,
-        )  # fmt: skip
         loop, transport = asyncio.get_running_loop(), self._transport
         heard, sent, wait = loop.time(), transport.sent(label), _CHECK
         while self._is_wanted(outgoing):
@@ -406,11 +394,11 @@ class Handover:
     def _report(self, outgoing: OutgoingFile, *, gone: bool) -> None:
         label, seconds = outgoing.label, time.perf_counter() - outgoing.begun
         if not gone:
-            self._sent["called_off"] += 1
+            self.sent["called_off"] += 1
             logger.info("hand-over file %s to %s is called off", label.file_id, label.receiver)
             return
         hosts, urls, units = outgoing.counts[ItemKind.HOST], outgoing.urls, int(outgoing.mask.sum())
-        self._sent.update(
+        self.sent.update(
             files=int(outgoing.size > 0), units=units, hosts=hosts, urls=urls, bytes=outgoing.size
         )
         self._context.warnings.over(f"to {label.receiver}")
@@ -492,10 +480,6 @@ class Receiver:
 
     async def _merge(self, label: HandoverLabel, path: Path, mask: Mask) -> None:
         begin, size, context = time.perf_counter(), path.stat().st_size, self._context
-        logger.info(
-            "receiving hand-over file %s from %s: %s, %d bytes", label.file_id, label.sender,
-            counted(int(mask.sum()), "unit"), size,
-        )  # fmt: skip
         units, fronts = context.units(mask), context.residents.fronts
         while units.by_host and any(map(units.has_host, fronts.hosts_leased())):
             await asyncio.sleep(WAIT)  # until no host of the units is being fetched
@@ -531,3 +515,112 @@ def _urls_in(counts: Counter[int]) -> int:
 
 def _no_units() -> Mask:
     return np.zeros(UNITS, np.bool_)
+
+
+# The directory of a dead agent
+
+PATIENCE: Final = 120.0  # seconds without progress after which an adoption fails
+_CALLED_OFF: Final = "called_off"
+_OUTBOX_ROWS: Final = 200
+
+FetchMembership = Callable[[], Awaitable[Membership]]
+
+
+class AdoptionResult(NamedTuple):
+    files: int
+    hosts: int
+    urls: int
+    links: int  # rows of the outbox that were put back into the queues
+    unread: int  # rows of the outbox that cannot be read
+
+
+async def adopt_directory(
+    frontier: Frontier, store: RocksStore, ownership: Ownership, file_transport: FileTransport,
+    folder: Path, *,
+    crawl: str, view: FetchMembership, say: Callable[[str], None] = logger.info,
+    patience: float = PATIENCE,
+) -> AdoptionResult:  # fmt: skip
+    """Give all hosts of *store*, locked as by a crawl, to their owners, by files in *folder*.
+
+    *ownership* and *file_transport* are new, by the dead agent's name; *crawl* is the id. Raises
+    `ClusterError`: the agent is still a member, or there is no other; `TransportError`: no progress
+    for *patience* seconds; see `HandoverContext.refuse_sieve`. Idempotent.
+    """
+    await _update_members(ownership, view)
+
+    async def give(units: Units, to: int, epoch: int) -> MovedUnits:
+        raise ClusterError(f"{ownership.name} holds units: it is not dead")
+
+    async def update_holders() -> None: ...
+
+    offset = frontier.wall_offset
+    context = HandoverContext(
+        frontier, store, ownership, lambda: (time.time() - offset, time.time())
+    )  # fmt: skip
+    handover = Handover(context, file_transport, folder, give=give, update_holders=update_holders)
+    links, unread = await _requeue_outbox(frontier, Outbox(store.kv("outbox")))
+    running = asyncio.create_task(handover.run(crawl))
+    try:
+        await _until_empty(handover, running, ownership, view, say, patience)
+    finally:
+        await cancel_tasks(running)
+        frontier.flush()
+    sent = handover.sent
+    return AdoptionResult(sent["files"], sent["hosts"], sent["urls"], links, unread)
+
+
+async def _update_members(ownership: Ownership, view: FetchMembership) -> None:
+    known = await view()
+    row = known.row(ownership.name)
+    if row is not None and row.state in (MemberState.ACTIVE, MemberState.LEAVING):
+        raise ClusterError(
+            f"agent {ownership.name} is still a member: remove it first, once its process is gone"
+        )
+    if not known.members:
+        raise ClusterError("no agent is there that could take anything")
+    ownership.set_membership(known)
+
+
+async def _requeue_outbox(frontier: Frontier, outbox: Outbox) -> tuple[int, int]:
+    """Queue the rows for others here; return the numbers of links, and of unreadable rows."""
+    links = unread = 0
+    for to in outbox.receivers:
+        while rows := list(islice(outbox.rows(to), _OUTBOX_ROWS)):
+            for _, row in rows:
+                try:
+                    entries = list[Entry](unpack_rows([row]))
+                    frontier.admission.schedule(entries, time.time() - frontier.wall_offset)
+                    links += len(entries)
+                except MessageError as error:
+                    logger.warning("a row of the outbox: %s", error)
+                    unread += 1
+            outbox.drop(to, rows[0][0], rows[-1][0])
+            frontier.flush()
+            await asyncio.sleep(0)
+    return links, unread
+
+
+async def _until_empty(
+    handover: Handover, running: asyncio.Future[None], ownership: Ownership, view: FetchMembership,
+    say: Callable[[str], None], patience: float,
+) -> None:  # fmt: skip
+    sent, progress = Counter[str](), handover.progress
+    sent_at = moved_at = time.monotonic()
+    while handover.busy:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(asyncio.shield(running), _CHECK)
+        known = await view()
+        if known.epoch != ownership.epoch:
+            await _update_members(ownership, view)
+            handover.poke()
+            sent_at = moved_at = time.monotonic()
+        if handover.progress != progress:
+            progress, moved_at = handover.progress, time.monotonic()
+        before, sent = sent, handover.sent.copy()
+        if sent[_CALLED_OFF] != before[_CALLED_OFF]:
+            moved_at = sent_at  # a called-off file is no progress
+        if sent["units"] != before["units"]:
+            sent_at = time.monotonic()
+            say(", ".join(f"{name}: {n:,}" for name, n in sent.items()))
+        elif time.monotonic() - max(sent_at, moved_at) > patience:
+            raise TransportError(f"nobody has taken anything for {patience:g} s")

@@ -47,8 +47,7 @@ from scrapy_spider_suite.runtime.tasks import WarnOnce
 
 MAGIC: Final = b"SUITE-H\1"
 CHUNK: Final = 1 << 16  # bytes of items, decompressed, at which a chunk is full
-RAW_MAX: Final = 64 << 20
-"""Most bytes of a chunk, decompressed: a chunk, and one request of a spider."""
+RAW_MAX: Final = 64 << 20  # most bytes of a chunk, decompressed: with one request of a spider
 _HEAD: Final = struct.Struct(">IIQ")
 _LEVEL: Final = 3
 
@@ -65,9 +64,7 @@ class ItemKind(IntEnum):
 
 
 Item = list[Any]
-
-Mask = npt.NDArray[np.bool_]
-"""For each unit whether it is meant."""
+Mask = npt.NDArray[np.bool_]  # for each unit whether it is meant
 
 
 class HandoverLabel(NamedTuple):
@@ -125,10 +122,7 @@ class HandoverWriter:
 
 
 class HandoverReader:
-    """Reads the file at *path*; *first*: offset of the first items.
-
-    Raises `HandoverFileError`, as do its methods.
-    """
+    """Reads the file at *path*; *first*: offset of the first items. Raises `HandoverFileError`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -236,15 +230,11 @@ def pack_units(units: Iterable[int]) -> bytes:
 
 
 def unpack_units(data: bytes) -> Mask:
-    """Reverse `pack_units`, as a mask. Raises `HandoverFileError`."""
-    if len(data) != UNITS // 8:
-        raise HandoverFileError("units that are none")
     return np.unpackbits(np.frombuffer(data, np.uint8)).astype(np.bool_)
 
 
 PIECE: Final = 1 << 16  # bytes sent at a time
-RESERVE: Final = 64 << 20
-"""Bytes of a disk that stay free, besides the size of the file, which is merged."""
+RESERVE: Final = 64 << 20  # bytes of a disk that stay free, besides the size of the merged file
 
 
 class FileReceiver(Protocol):
@@ -252,10 +242,7 @@ class FileReceiver(Protocol):
         """Whether all of the file is in the store on disk. Raises `TransportError`: unknown now."""
 
     async def merge(self, label: HandoverLabel, path: Path) -> None:
-        """Merge the file at *path* into the store on disk; resumes after a cancellation.
-
-        Raises `HandoverFileError`: never possible; `TransportError`: not now.
-        """
+        """Merge a file. Raises `HandoverFileError`: refused for good; `TransportError`: not now."""
 
 
 @dataclass
@@ -276,11 +263,10 @@ class FileCounters(RefusalCounters):
 
 
 class FileTransport(ABC):
-    """Sends and receives several files; used in the thread of one event loop.
+    """Sends and receives several files; *rate*: most bytes a second that go out; 0: unlimited.
 
     Either end may be killed: a transfer resumes at the intact part. The sender keeps a file until
-    the receiver stores it. A file offered twice is acknowledged again. *rate*: most bytes a second
-    that go out; 0: unlimited.
+    the receiver stores it. A file offered twice is acknowledged again.
     """
 
     inbox: FileReceiver
@@ -299,10 +285,7 @@ class FileTransport(ABC):
 
     @abstractmethod
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
-        """Send the file at *path*; return once the receiver keeps it. May be cancelled.
-
-        Raises `TransportError`: try again later; `HandoverFileError`: refused for good.
-        """
+        """Send a file. Raises `HandoverFileError`: refused for good; `TransportError`: not now."""
 
     @abstractmethod
     async def close(self) -> None:
@@ -324,10 +307,6 @@ class FileTransport(ABC):
         self._free_at = begin + size / self.rate
         return begin - now
 
-    def count_sent(self, label: HandoverLabel, at: int, size: int) -> None:
-        self.counters.bytes_out += size
-        self._sent[label.file_id] = max(self._sent[label.file_id], at + size)
-
     async def _portions(
         self, label: HandoverLabel, at: int, size: int, most: int
     ) -> AsyncIterator[tuple[int, int]]:
@@ -338,8 +317,9 @@ class FileTransport(ABC):
             portion = min(most, size - at)
             await asyncio.sleep(self.seconds_to_wait(portion, loop.time()))
             yield at, portion
-            self.count_sent(label, at, portion)
             at += portion
+            self.counters.bytes_out += portion
+            self._sent[label.file_id] = max(self._sent[label.file_id], at)
 
     def _refuse(self, kind: str, why: Exception) -> None:
         self.counters.refuse(kind)

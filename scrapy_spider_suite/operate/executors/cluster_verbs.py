@@ -11,7 +11,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from contextlib import ExitStack, suppress
 from functools import partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from scrapy.exceptions import UsageError
@@ -288,17 +287,13 @@ async def forget_crawl(call: Invocation) -> int:
 
 async def adopt(call: Invocation) -> int:
     """``adopt``: hand the hosts of a lost agent to the others."""
-    options = call.options
-    packs = options.packs is not None
-    if (options.job is not None) is packs or (options.name is not None) is not packs:
-        raise UsageError("give DIR, or --packs FOLDER and --name NAME", print_help=False)
-    call.facts(await (_adopt_lost_disk(call) if packs else _adopt_job(call)))
+    call.facts(await _adopt_job(call))
     return 0
 
 
 async def _adopt_job(call: Invocation) -> Row:
     # Only `adopt` merges rows of a job: the other verbs load no crawl.
-    from scrapy_spider_suite.cluster.handover.adopt import adopt_directory
+    from scrapy_spider_suite.cluster.handover.handover import adopt_directory
     from scrapy_spider_suite.operate.job_target import job_at_rest
 
     folder = call.options.job / FOLDER
@@ -350,44 +345,12 @@ def _agent_of_job(connection: CrawlConnection, site: JobTarget, job: Path) -> Me
     row = connection.overview.view.numbers.get(number)
     if crawl != connection.overview.id or row is None:
         raise ClusterError(f"{job} was not that of an agent of the crawl {connection.crawl}")
-    _refuse_living(row)
-    return row
-
-
-def _refuse_living(row: MemberRecord) -> None:
     if row.state in _HERE:
         raise ClusterError(
             f"{row.name} is a member still: start it, so that it goes on, or `scrapy cluster "
             f"remove {row.name} --dead` before"
         )
-
-
-async def _adopt_lost_disk(call: Invocation) -> Row:
-    from scrapy_spider_suite.cluster.handover.adopt import adopt_packs, lost_urls
-
-    options = call.options
-    async with connect(call) as connection:
-        row = connection.overview.view.row(options.name)
-        if row is None:
-            raise ClusterError(f"no agent of the crawl had the name {options.name}")
-        _refuse_living(row)
-        facts = connection.overview.facts.get(row.name, {})
-        if options.dry_run:
-            return {"dry_run": True, "agent": row.name, "lost_at_most": lost_urls(facts, 0)}
-        shares = Ownership(assignment_in(connection.overview), row.name)
-        with TemporaryDirectory(prefix="suite-adopt-") as folder:
-            transport = await _file_transport(call, connection, row.name, Path(folder))
-            try:
-                found = await adopt_packs(
-                    options.packs, shares, transport, Path(folder) / _HANDOVER,
-                    crawl=connection.overview.id, view=partial(_membership, connection),
-                )  # fmt: skip
-            finally:
-                await transport.close()
-    return {
-        "adopted": str(options.packs), "agent": row.name, **found._asdict(),
-        "lost": lost_urls(facts, found.urls),
-    }  # fmt: skip
+    return row
 
 
 async def _membership(connection: CrawlConnection) -> Membership:
