@@ -116,10 +116,7 @@ def _prefix(to: str) -> bytes:
 
 
 def unpack_foreign_row(host: object, row: object, mark: object = "") -> Entry:
-    """Return the entry of *host* in another agent's *row*, with its *mark*.
-
-    Raises `ValueError`, or the errors of `unpack_row`.
-    """
+    """Return the entry of *host* in another agent's *row*. Raises `ValueError`, as `unpack_row`."""
     if not isinstance(host, str) or "\0" in host or not isinstance(row, bytes):
         raise ValueError(f"{str(host)[:100]!r} has no such row")
     entry = unpack_row(host, b"", row)
@@ -154,16 +151,15 @@ OwnerOf = Callable[[str, str], str]  # returns the owner of a URL: host, URL
 class OwnerRouter:
     """Puts URLs of all agents but *own* into *outbox*.
 
-    *by_host*: *owner* depends on the host alone. *cache*: bytes of recently sent URLs, which are
-    not sent again. *shared_seeds*: each agent gets all seeds, and drops seeds of others.
+    *by_host*: *owner* depends on the host alone. *cache*: bytes of recently sent URLs.
+    *shared_seeds*: each agent gets all seeds, and drops seeds of others.
     """
 
     def __init__(
         self, outbox: Outbox, owner: OwnerOf, own: str, *, by_host: bool = True, cache: int = 0,
         shared_seeds: bool = True,
     ) -> None:  # fmt: skip
-        self.outbox = outbox
-        self.own = own
+        self.outbox, self.own = outbox, own
         self.spared = 0  # URLs not sent again
         self.foreign_seeds = 0  # dropped
         self._owner = owner
@@ -204,10 +200,7 @@ class OwnerRouter:
         return "" if owner == self.own or not entry.url.startswith(_WEB) else owner
 
     def keeps(self, entry: Entry, *, given: bool = False, anyway: bool = False) -> bool:
-        """Whether *entry* stays here, as volatile ones do; otherwise it is in the outbox.
-
-        *given*: it is a seed of this agent, not of a page or message.
-        """
+        """Whether *entry*, *given* as a seed or not, stays here; otherwise it is in the outbox."""
         owner = self._owner(entry.host, entry.url)
         if owner == self.own:
             return True
@@ -240,10 +233,7 @@ def _rows_of(keys: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def unpack_rows(rows: Iterable[bytes]) -> Iterator[Entry]:
-    """Yield the entries in *rows* of another agent's outbox. Raises `MessageError`.
-
-    Identities of links are computed anew.
-    """
+    """Yield the entries in *rows* of another agent's outbox. Raises `MessageError`."""
     for row in rows:
         try:
             kind, *rest = msgpack.unpackb(row)
@@ -334,7 +324,6 @@ class ClusterMode:
 
 _MOST: Final = 256  # intervals of a sender; earlier ones are forgotten
 _SENDERS: Final = 500  # whose intervals are in memory, 30 KB each at most: names can be made up
-_GAP: Final = 10_000  # numbers that a message may leave out; a killed sender leaves out a thousand
 
 
 class ReceivedRows:
@@ -346,12 +335,6 @@ class ReceivedRows:
 
     def has(self, sender: str, first: int, last: int) -> bool:
         return any(each[0] <= first and last <= each[1] for each in self._known(sender))
-
-    def add(self, message: Message) -> None:
-        """Note the rows of *message* in the next batch."""
-        if message.last - message.first < len(message.rows) + _GAP:
-            self.put(message.sender, message.first, message.last)
-        # Otherwise no agent sends that; it would hide what is sent later.
 
     def put(self, sender: str, first: int, last: int) -> None:
         known = self._known(sender)
@@ -387,14 +370,11 @@ _UNPACKED: Final = 8  # bytes of rows read for each byte of a message: they are 
 
 
 class Mailbox:
-    """Exchanges the messages of *agent* by the rules and the transport of *mode*.
-
-    *unread*: unreadable received rows. *too_large*: rows that fit into no message; their URLs are
-    not fetched. *stored*: received rows that are stored.
-    """
+    """Exchanges the messages of *agent* by the rules and the transport of *mode*."""
 
     def __init__(self, agent: Agent, mode: ClusterMode) -> None:
-        self.unread = self.too_large = self.stored = 0
+        self.unread = self.stored = 0  # received rows
+        self.too_large = 0  # rows that fit into no message; their URLs are not fetched
         self.transport = mode.transport
         self._agent, self._mode = agent, mode
         self._ownership, self._outbox = agent.ownership, agent.routing.outbox
@@ -405,14 +385,13 @@ class Mailbox:
         self._messages: deque[Message] = deque()
         self._stored: list[Acknowledgement] = []
         self._next: dict[str, int] = {}
-        self._arrived, self._due = asyncio.Event(), asyncio.Event()
-        self._open = asyncio.Event()
+        self._arrived, self._due, self._open = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._open.set()
         self._tasks: list[asyncio.Task[None]] = []
         self._once = WarnOnce(logger, f"messages, agent {agent.name}")
 
     async def start(self) -> None:
-        """Begin. Raises `OSError`: the transport cannot."""
+        """Begin. Raises `OSError`."""
         await self.transport.start(self._arrive, self._acknowledged)
         self._tasks = [logged_task(step(), "messages") for step in (self._receive, self._send)]
 
@@ -475,20 +454,18 @@ class Mailbox:
     async def _store_rows(self, message: Message) -> None:
         if self._received_rows.has(message.sender, message.first, message.last):
             return
-        whole = message.last - message.first == len(message.rows) - 1
         for number, row in enumerate(message.rows, message.first):
-            if whole and self._received_rows.has(message.sender, number, number):
+            if self._received_rows.has(message.sender, number, number):
                 continue  # an earlier process died within the message
             entries = self._entries(row)
             # An entry and its number go in one batch; several links come before their number.
-            if whole and len(entries) == 1:
+            if len(entries) == 1:
                 self._received_rows.put(message.sender, number, number)
             self._schedule(entries)
-            if whole and len(entries) != 1:
+            if len(entries) != 1:
                 self._received_rows.put(message.sender, number, number)
             if len(entries) > 1 or number % _PORTION == 0:
                 await asyncio.sleep(0)
-        self._received_rows.add(message)
         self.stored += len(message.rows)
         await asyncio.sleep(0)
 

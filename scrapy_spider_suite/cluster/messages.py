@@ -88,12 +88,10 @@ class MessagePacker:
         self._compressor = zstd.ZstdCompressor(level=LEVEL)
 
     def pack(self, rows: Sequence[tuple[int, bytes]], epoch: int) -> PackedMessage:
-        """Return a message with as many of *rows*, (number, row) ascending, as fit.
+        """Return a message with as many of *rows*, (number, row) without gaps, as fit.
 
-        Raises `MessageTooLargeError`: the first row does not fit; `ValueError`: there is no row.
+        Raises `MessageTooLargeError`: the first one does not fit.
         """
-        if not rows:
-            raise ValueError("a message without rows")
         bounds = self._bounds
         aim = min(bounds.raw - _ROW, int(bounds.packed / self._ratio * _FULL))
         sizes = list(accumulate(len(row) + _ROW for _, row in rows[:ROWS_MAX]))
@@ -121,10 +119,7 @@ class MessagePacker:
 
 
 def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
-    """Return the message in *data*.
-
-    Raises `MessageError`: invalid, or another version; `MessageTooLargeError`: over *bounds*.
-    """
+    """Return the message in *data*. Raises `MessageError`, `MessageTooLargeError`."""
     if len(data) > max(bounds.packed, bounds.alone):
         raise MessageTooLargeError(f"a message of {len(data)} bytes")
     try:
@@ -139,7 +134,7 @@ def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
     except ValueError as error:
         raise MessageError(f"a message whose rows cannot be read: {error}") from error
     message = Message(*found[1:6], rows)
-    if not 0 < len(rows) <= min(ROWS_MAX, message.last - message.first + 1):
+    if not 0 < len(rows) == message.last - message.first + 1 <= ROWS_MAX:
         number = counted(len(rows), "row")
         raise MessageError(f"{number} of the numbers {message.first} to {message.last}")
     return message
@@ -166,10 +161,7 @@ def encode_name(name: str) -> bytes:
 
 
 def decompress(frame: bytes, limit: int, what: str = "a message") -> bytes:
-    """Return the content of *frame*, *limit* bytes at most; errors call it *what*.
-
-    Raises `MessageError`: invalid, or with a tail; `MessageTooLargeError`.
-    """
+    """Return the content of *frame*, at most *limit* bytes; errors name *what*: `MessageError`."""
     decompressor = zstd.ZstdDecompressor(options=_OPTIONS)
     try:
         raw = decompressor.decompress(frame, limit + 1)
@@ -190,10 +182,7 @@ OnAcknowledged = Callable[[str, int, int], None]
 
 
 class WireError(Exception):
-    """A refused datagram, or an unusable connection, counted as *kind*; stays in the transports.
-
-    *answer*: a datagram for the other side, or nothing.
-    """
+    """A refused datagram, or an unusable connection, counted as *kind*; *answer*: a datagram."""
 
     def __init__(self, kind: str, why: str, answer: bytes = b"") -> None:
         super().__init__(why)
@@ -237,10 +226,7 @@ class MessageCounters(RefusalCounters):
 
 
 class MessageTransport(Protocol):
-    """Sends a message again until its receiver acknowledged it: it arrives at least once.
-
-    Used in the thread of one event loop.
-    """
+    """Sends a message again until its receiver acknowledged it: it arrives at least once."""
 
     bounds: MessageLimits
     counters: MessageCounters
@@ -269,8 +255,6 @@ SHARED_KEY_MIN: Final = 16  # bytes of the shared key, at least
 
 def derive_secret(key: bytes, purpose: bytes) -> bytes:
     """Return the secret of one *purpose*. Raises `ValueError`: the shared *key* is too short."""
-    if len(key) < SHARED_KEY_MIN:
-        raise ValueError(
-            f"the key that the agents share has {len(key)} bytes, not {SHARED_KEY_MIN}"
-        )
+    if (size := len(key)) < SHARED_KEY_MIN:
+        raise ValueError(f"the key that the agents share has {size} bytes, not {SHARED_KEY_MIN}")
     return blake2b(key, person=purpose).digest()
