@@ -36,8 +36,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RATE_SECONDS: Final = 10.0  # over which the rate of pages is measured
-OUTBOX_ROWS = 10_000_000
-"""At this many rows for other agents the crawl pauses; a row takes 0.1 to 0.8 KB of disk."""
+OUTBOX_ROWS = 10_000_000  # rows for other agents at which the crawl pauses: 0.1 to 0.8 KB each
 OUTBOX_FULL = "the outbox"
 _OUTBOX_CHECK = 1.0  # seconds between two checks of a full outbox
 _DISK = 0.25  # seconds between two tries to write to a store that failed
@@ -194,9 +193,7 @@ class Agent:
             scheduler.unpause(OUTBOX_FULL)
 
     def refuse_fetch(self, host: str, url: str, fetch: Fetch | None, delay: float) -> None:
-        """Raise `HostExcluded` if a request for *url*, and *delay* seconds after it, may not run
-        here now.
-        """
+        """Raise `HostExcluded` if a request, and *delay* seconds after it, may not run here now."""
         until = time.time() + _SOON
         if self._mode is None or not self._mode.may_fetch(delay):
             raise HostExcluded("the lease of this agent has run out", until)
@@ -217,7 +214,6 @@ class Agent:
 
     @property
     def finished(self) -> bool:
-        """Whether the job has nothing left and expects nothing."""
         return not (self._has_rows or stays_open(self.crawl))
 
     @property
@@ -234,7 +230,6 @@ class Agent:
         return done and mailbox.idle and self.ownership.settled
 
     def heartbeat(self) -> Heartbeat:
-        """Return the report of this agent."""
         outbox, counters = self.routing.outbox, self.crawl.frontier.counters
         stored = 0 if self._mailbox is None else self._mailbox.stored
         idle = self.at_rest and not stays_open(self.crawl)
@@ -281,10 +276,7 @@ _PATIENCE = 1.0  # seconds to wait for cancelled tasks and other crawls of the p
 
 
 async def join_cluster(others: Partners, scheduler: Engine) -> None:
-    """Open *others* in order, before any fetch.
-
-    Raises the `SuiteError` of a refusal; under a command, ends the process.
-    """
+    """Open *others* in order. Raises the `SuiteError` of a refusal; under a command, ends."""
     async def open_all() -> None:
         for each in others:
             await each.open(scheduler)

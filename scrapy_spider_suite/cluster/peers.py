@@ -61,16 +61,12 @@ _FIRST, _MOST = 0.5, 5.0  # seconds until a failed Redis is asked again: at firs
 
 
 class MemberHeartbeat(ClusterMode):
-    """Keeps *agent* a member of *registry*.
-
-    *away*: why Redis cannot be used. *taken*: free units that this agent took.
-    """
+    """Keeps *agent* a member of *registry*."""
 
     def __init__(self, agent: Agent, registry: AgentRegistry) -> None:
-        self.away = ""
-        self.taken = 0
-        self.registry = registry
-        self.agent = agent
+        self.away = ""  # why Redis cannot be used
+        self.taken = 0  # free units that this agent took
+        self.registry, self.agent = registry, agent
         self._ownership = agent.ownership
         self._known: Holders | None = None
         self._held = agent.ownership.mine  # as of then
@@ -80,7 +76,6 @@ class MemberHeartbeat(ClusterMode):
         self._skew, self._clock_off = 0.0, False
 
     async def candidate(self) -> Candidate:
-        """Return this agent as it joins."""
         raise NotImplementedError
 
     def joined(self, joined: RegistryAnswer) -> None:
@@ -96,7 +91,7 @@ class MemberHeartbeat(ClusterMode):
 
     async def open(self) -> None:
         """Join. Raises `JoinRefusedError`, `RegistryError`: not within `PATIENCE` seconds."""
-        until, wait, told = time.monotonic() + PATIENCE, _FIRST, False
+        until, wait = time.monotonic() + PATIENCE, _FIRST
         while True:
             try:
                 await self._join()
@@ -108,9 +103,8 @@ class MemberHeartbeat(ClusterMode):
                 why = f"SUITE_REDIS_URL: {error}" if away else str(error)
                 if error.kind not in _PASSES or time.monotonic() + wait > until:
                     raise type(error)(why, error.kind) from error
-                if not told:
+                if wait == _FIRST:
                     logger.warning("%s; it is asked again for %g s", why, PATIENCE)
-                told = True
                 self.away = str(error) if away else ""
                 await asyncio.sleep(wait)
                 wait = min(_MOST, 2 * wait)
@@ -261,7 +255,6 @@ class MemberHeartbeat(ClusterMode):
             )  # fmt: skip
 
     async def update_holders(self) -> None:
-        """Raises as the registry does."""
         before = self._ownership.mine
         self._known = await self.registry.holders()
         self._ownership.set_holders(self._known)
@@ -388,8 +381,7 @@ class PeersMode(MemberHeartbeat):
         return file_transport
 
     def _open_sieve(self) -> None:
-        """Open a sieve whatever SUITE_SEEN_STORE is: another agent hands one over."""
-        crawl = self.agent.crawl
+        crawl = self.agent.crawl  # whatever its SUITE_SEEN_STORE is: another agent hands one over
         self.agent.job.open_seen(replace(crawl.settings, seen_store="sieve"))
         crawl.frontier.states.use_sieve(active=crawl.settings.seen_store == "sieve")
 

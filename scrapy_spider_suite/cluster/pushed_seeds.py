@@ -48,10 +48,7 @@ class SeedBatch(NamedTuple):
 
 
 class PushedList:
-    """The seeds at *key*: a ``list`` (left end first), ``set`` or ``zset`` (highest first).
-
-    *job*: a name of this job alone. Methods raise `RegistryError`.
-    """
+    """The seeds at *key*, for *job* alone: a ``list``, ``set`` or ``zset``, highest first."""
 
     def __init__(self, server: RedisServer, key: str, kind: str, job: str) -> None:
         self._server, self._key, self._kind = server, key, kind
@@ -69,7 +66,6 @@ class PushedList:
         await self._server.run(_STORED, [self._taken], mark)
 
     async def count(self, key: str) -> int:
-        """Return the length of the list or sorted set *key*; 0 for other types."""
         return int((await self._server.run(_COUNT, [key]))[0])
 
     async def close(self) -> None:
@@ -80,10 +76,7 @@ _WEB = ("http://", "https://")
 
 
 def read_request(text: str) -> Request | None:
-    """Return the request of a JSON object: ``url``, ``method``, ``meta`` and form fields.
-
-    None if *text* is no object. Raises `ValueError`.
-    """
+    """Return the request of a JSON object; None if *text* is no object. Raises `ValueError`."""
     if not text.lstrip().startswith("{"):
         return None
     try:
@@ -104,17 +97,14 @@ def read_request(text: str) -> Request | None:
 
 
 def checked_requests(made: object) -> list[Request]:
-    """Return the requests that a spider's ``make_request_from_data()`` has *made*.
-
-    Raises `ValueError` for other than web requests: messages must not reach local files.
-    """
+    """Return the requests that a spider has *made*. Raises `ValueError`: not of the web."""
     if made is None:
         return []
     found = [made] if isinstance(made, Request) else list(cast(Iterable[object], made))
     for each in found:
         if not isinstance(each, Request):
             raise ValueError(f"a {type(each).__name__} is no request")
-        if not each.url.lower().startswith(_WEB):
+        if not each.url.lower().startswith(_WEB):  # messages must not reach local files
             raise ValueError("no web address")
         if not each.method.isascii() or not each.method.isalpha():
             raise ValueError("no method")
@@ -131,17 +121,12 @@ _LOGGED = 5  # bad messages of a run that are logged
 
 def pushed_seeds(crawl: Crawl, plant: ScheduleSeeds) -> PushedSeeds | None:
     """Return the pushed seeds of *crawl*, or None. Raises `SettingsError`."""
-    crawler = crawl.crawler
-    spider = crawler.spider
+    crawler, spider = crawl.crawler, crawl.crawler.spider
     key = None if spider is None else PushedSeedsKey.for_spider(crawler.settings, spider)
-    if key is None or not is_crawl(crawler):
-        return None
-    return PushedSeeds(crawl, key, plant)
+    return None if key is None or not is_crawl(crawler) else PushedSeeds(crawl, key, plant)
 
 
 class PushedSeeds:
-    """Stats: ``suite/redis/taken``, ``suite/redis/bad``, ``suite/redis/away``."""
-
     def __init__(self, crawl: Crawl, key: PushedSeedsKey, plant: ScheduleSeeds) -> None:
         # Without a job nobody comes back for the messages of this process.
         job = uuid.uuid4().hex if crawl.job is None else crawl.job.file.id
@@ -155,11 +140,10 @@ class PushedSeeds:
         if (note := self._notes.get(self._row)) is not None:
             self._mark, self._done, sown = msgpack.unpackb(note)
             self._sown = SeedCounts(**sown)
-        self._turns = TimeSlices()
+        self._turns, self._active = TimeSlices(), crawl.now()
         self._logged = 0
         self._trouble = ""  # what is wrong with Redis
         self._first = True
-        self._active = crawl.now()
         self._task: asyncio.Task[None] | None = None
         self.busy = False  # messages are to become requests
 
@@ -260,7 +244,7 @@ class PushedSeeds:
             if len(message) > LONGEST:
                 raise ValueError(f"longer than {LONGEST} bytes")
             found = self._read_message(message)
-            engine = self._crawl.crawler.engine
+            engine = crawl.crawler.engine
             if isinstance(found, Seed):
                 self._sown.new += self._plant([found])
             elif engine is not None:  # as it is while seeds are read

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 from collections.abc import Awaitable, Sequence
+from contextlib import suppress
 from importlib.resources import files
 from os.path import commonprefix
 from typing import Any, ClassVar, Final, TypeVar
@@ -41,8 +42,8 @@ def load_script(*names: str) -> str:
 
 T = TypeVar("T")
 
+# Connection errors beside the client's own; the last is uvloop's, for a dead idle connection.
 LOST: Final = (OSError, TimeoutError, RuntimeError)
-"""Connection errors beside the client's own; the last is uvloop's, for a dead idle connection."""
 _PASSWORD: Final = re.compile(r"\b(NOAUTH|WRONGPASS|Authentication|password)\b", re.IGNORECASE)
 _SAYS: Final = (
     ("memory", re.compile(r"\bOOM\b|> 'maxmemory'"), "is out of memory: raise its maxmemory"),
@@ -60,9 +61,8 @@ def server_place(url: str) -> str:
 def require_redis(user: str) -> None:
     """Raise `SettingsError`, which names the setting *user*, without redis-py."""
     if not HAS_REDIS:
-        raise SettingsError(
-            f"{user} needs a client for Redis: pip install 'scrapy-spider-suite[redis]'"
-        )
+        why = "needs a client for Redis: pip install 'scrapy-spider-suite[redis]'"
+        raise SettingsError(f"{user} {why}")
 
 
 def connect(url: str, timeout: float) -> Any:
@@ -104,10 +104,7 @@ def end_if_cancelled() -> None:
 
 
 class RedisServer:
-    """Runs scripts in the Redis at *url*: ``redis://``, ``rediss://`` or ``unix://``.
-
-    *timeout*: seconds of a call, connecting included. Raises `ValueError`: invalid URL.
-    """
+    """Runs scripts in the Redis at *url*; *timeout*: seconds of a call. Raises `ValueError`."""
 
     def __init__(self, url: str, timeout: float) -> None:
         self.where = server_place(url)
@@ -131,13 +128,11 @@ class RedisServer:
 
     async def names(self, pattern: str) -> list[str]:
         """Return the keys that match the glob *pattern*. Raises `RegistryError`."""
-        return await self._asked(self._scan(pattern))
+        async def scan() -> list[str]:
+            keys = self._client.scan_iter(match=pattern, count=10_000)
+            return [key.decode("utf-8", "replace") async for key in keys]
 
-    async def _scan(self, pattern: str) -> list[str]:
-        return [
-            key.decode("utf-8", "replace")
-            async for key in self._client.scan_iter(match=pattern, count=10_000)
-        ]
+        return await self._asked(scan())
 
     async def agreed(self, key: str, value: str) -> str:
         """Return the value of *key*, set to *value* if missing. Raises `RegistryError`."""
@@ -147,11 +142,9 @@ class RedisServer:
 
     async def close(self) -> None:
         """Close the connections; never raises."""
-        try:
+        with suppress(exceptions.RedisError, *LOST):
             async with asyncio.timeout(self._timeout):
                 await self._client.aclose()
-        except (exceptions.RedisError, *LOST):
-            pass
 
     async def _asked(self, answer: Awaitable[T], key: str = "") -> T:
         try:

@@ -68,10 +68,7 @@ class RegistryClient:
         """Return the secret of the crawl's agents, which its Redis keeps."""
         found = await self._server.agreed(self._secret, secrets.token_hex(16))
         if len(found.encode()) < SHARED_KEY_MIN:
-            raise RegistryError(
-                f"{self._secret} in Redis at {self._server.where} has {len(found.encode())} bytes, "
-                f"expected {SHARED_KEY_MIN} or more: the suite did not write that", "damaged",
-            )  # fmt: skip
+            raise self._damaged(f"{self._secret} has fewer than {SHARED_KEY_MIN} bytes")
         return found
 
     async def _ask(
@@ -139,14 +136,11 @@ class ClusterAdmin(RegistryClient):
         except ValueError as error:
             raise self._damaged(error) from error
         view, holders = answer.view() or Membership(answer.epoch, ()), self._holders(answer, data)
-        return ClusterOverview(
-            answer.id, answer.now / 1000, view, facts, holders, answer.ended, fixed
-        )
+        now = answer.now / 1000
+        return ClusterOverview(answer.id, now, view, facts, holders, answer.ended, fixed)
 
     async def remove(self, name: str, *, dead: bool = False) -> None:
-        """Give the units of agent *name* to other owners when its lease is over, or at once if
-        *dead*. Raises `ClusterError`: no such agent, or an endless lease.
-        """
+        """Give the units of *name* to others, if *dead* before its lease ends. `ClusterError`."""
         code = await self._order("remove", target=name, dead=dead)
         if code == "unknown":
             raise ClusterError(f"no agent of the crawl has the name {name}")
@@ -184,8 +178,7 @@ class AgentRegistry(RegistryClient):
     """One process of an agent in the registry. Calls wait for each other.
 
     Methods raise `RegistryError`: the call may have run. Those of a member raise `FencedError` when
-    another process is the member. *view*: the members as of the last answer. *lapses*: leases
-    granted after one had ended.
+    another process is the member.
     """
 
     def __init__(
@@ -194,10 +187,10 @@ class AgentRegistry(RegistryClient):
     ) -> None:  # fmt: skip
         super().__init__(url, crawl)
         self.lease = lease
-        self.view = Membership(0, ())
+        self.view = Membership(0, ())  # as of the last answer
         self.answer = RegistryAnswer(code="", now=0)
         self.skew: ClockSkew | None = None
-        self.lapses = 0
+        self.lapses = 0  # leases granted after one had ended
         drawn = secrets.randbits(64) if incarnation is None else incarnation
         self._incarnation = f"{drawn:016x}"
         self._clock, self._wall = clock, wall
@@ -227,10 +220,8 @@ class AgentRegistry(RegistryClient):
             answer, _ = await self._call("join", given | {"wall": round(wall * 1000)})
             skew = self.skew
             if answer.code == "clock" and skew and abs(skew.offset) - skew.bound <= candidate.skew:
-                raise RegistryError(
-                    f"Redis at {self._server.where} is away: it answers too late to compare clocks",
-                    "away",
-                )  # fmt: skip
+                where = f"Redis at {self._server.where} is away"
+                raise RegistryError(f"{where}: it answers too late to compare clocks", "away")
             if answer.code != "ok":
                 try:
                     why = join_refusal(answer, candidate, wall)
@@ -263,10 +254,7 @@ class AgentRegistry(RegistryClient):
         return True
 
     async def announce_stop(self, quiet: Callable[[], float] = lambda: 0.0) -> None:
-        """Announce that this process stops, and the agent will be back; no fetch may start.
-
-        *quiet*: seconds until all fetches and delays are over.
-        """
+        """Announce that this process stops; *quiet*: seconds until fetches and delays are over."""
         self.lease.dropped()
         await self._go("resting", quiet=round(max(0.0, quiet()) * 1000))
 
@@ -292,15 +280,11 @@ class AgentRegistry(RegistryClient):
         return await self._move(units, {"how": "seize", "epoch": epoch})
 
     async def claim(self, units: Units, at: float) -> MovedUnits:
-        """Hold *units* again, held *at* that time in another era.
-
-        After a lapse of the lease it gets none before `Holders.claims`.
-        """
+        """Hold *units* again, held *at* that time; after a lapse none before `Holders.claims`."""
         return await self._move(units, {"how": "claim", "at": round(at * 1000)}, at)
 
     async def _move(self, units: Units, given: dict[str, Any], at: float = 0) -> MovedUnits:
-        numbers, found = np.unique(units), []
-        why = ""
+        numbers, found, why = np.unique(units), [], ""
         for start in range(0, len(numbers), CHUNK):
             data = encode_units(numbers[start : start + CHUNK])
             async with self._one:

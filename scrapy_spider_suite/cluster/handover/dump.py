@@ -12,6 +12,7 @@ from __future__ import annotations
 import struct
 from collections import Counter
 from collections.abc import Callable, Generator, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
@@ -53,8 +54,7 @@ from scrapy_spider_suite.urls.normalize import host_of
 DUMPED: Final = b"g"
 ROWS: Final = 100  # rows of a portion: some milliseconds
 PIECE: Final = 1 << 17  # fingerprints compared with rows at a time: 2 MiB
-REQUEST_KEY: Final = b"\xff"
-"""Begins, behind the host's key, the state keys of requests known by fingerprint."""
+REQUEST_KEY: Final = b"\xff"  # begins, behind the host's key, keys of requests by fingerprint
 PLAN: Final = b"p"  # begins the key of a revisit plan
 _RANGES: Final = 50
 _PRINTS: Final = 1 << 10  # fingerprints of an item
@@ -83,11 +83,11 @@ _MOST: Final = 1e12  # exclusive bound of counts and wall times
 
 
 class RowKind(NamedTuple):
-    """Rows of a mapping that go: keys begin with *prefix*, then *by*."""
+    """Rows of a mapping that go."""
 
     by: KeyedBy
     merge: Merge
-    prefix: bytes = b""
+    prefix: bytes = b""  # of the keys
 
 
 def _first(mine: bytes | None, theirs: bytes) -> bytes | None:
@@ -163,7 +163,7 @@ def _cookies(mine: bytes | None, theirs: bytes) -> bytes | None:
 
 COOKIES: Final = b"host\0"  # prefix of the cookie rows that go
 
-TRANSFERRED: Final = {
+TRANSFERRED: Final = {  # the mappings that go, with their kinds of rows
     "cookies": (RowKind(KeyedBy.DOMAIN, _cookies, COOKIES),),
     "lastmod": (RowKind(KeyedBy.IDENTITY, _greater),),
     "robots": (RowKind(KeyedBy.ORIGIN, _robots),),
@@ -173,19 +173,9 @@ TRANSFERRED: Final = {
     "revisits": (RowKind(KeyedBy.IDENTITY, _plan, b"p"), RowKind(KeyedBy.HOST, _claims, b"c")),
     "traps": (RowKind(KeyedBy.HOST, _traps), RowKind(KeyedBy.HOST_AND_PAGE, _session_url)),
 }
-"""The mappings that go, with their kinds of rows."""
-
-KINDS_BY_HOST: Final = tuple(
-    (name, kind)
-    for name, kinds in TRANSFERRED.items()
-    for kind in kinds
-    if kind.by not in (KeyedBy.DOMAIN, KeyedBy.ORIGIN)
-)
-"""Mappings and kinds found by a host's name alone."""
 
 
 def kind_of_row(name: str, key: bytes, host: str) -> RowKind | None:
-    """Return the kind of a row of *host* under *key* in mapping *name*, or None."""
     for kind in TRANSFERRED.get(name, ()):
         if key.startswith(kind.prefix) and _belongs(kind.by, key[len(kind.prefix) :], host):
             return kind
@@ -216,41 +206,31 @@ _values = ValueCodec()
 
 def cookie_domain(key: bytes) -> str:
     """Return the domain of a cookie row without prefix; "" if invalid."""
-    try:
-        found = _values.loads(key)
-    except CodecError:
-        return ""
-    match found:
-        case tuple([_, str(domain)]):
-            return domain
+    with suppress(CodecError):
+        match _values.loads(key):
+            case tuple([_, str(domain)]):
+                return domain
     return ""
 
 
 def item_weight(item: Item, sieved: SieveIndex | None) -> int:
-    """Return the number of things in *item*: several for fingerprints."""
     return len(item[2]) // sieved.width if item[0] == ItemKind.PRINTS and sieved is not None else 1
 
 
 class HostDump:
-    """Writes the rows of *units* to a file, then forgets or keeps them; *counts* items by kind.
-
-    Raises `JobError`: see `HandoverContext.refuse_sieve`.
-    """
+    """Writes the rows of *units* to a file, then forgets or keeps them. Raises `JobError`."""
 
     def __init__(self, context: HandoverContext, units: UnitSet) -> None:
         context.refuse_sieve(units)
         self._context = context
         self._store, self._records = context.store, context.records
         self._units = units
-        self.counts: Counter[int] = Counter()
+        self.counts: Counter[int] = Counter()  # of items, by kind
 
     # Packing
 
     def pack(self, path: Path, label: HandoverLabel) -> Steps:
-        """Write all rows of the units to *path*, which exists once it is whole.
-
-        Raises `OSError` and the store's errors; then call it again, or `keep`.
-        """
+        """Write all rows to *path*, which then exists. After an error call it again, or `keep`."""
         self._context.kv.put(DUMPED + label.file_id.encode(), label.units)
         # Not synced: after a kill the file is checked before use.
         new = path.with_name(f"{path.name}.new")
@@ -328,10 +308,7 @@ class HostDump:
             yield False
 
     def park(self, host: str) -> bool:
-        """Move all of *host* to disk, where it is not admitted; False: not yet.
-
-        Leased entries return first; volatile entries fail.
-        """
+        """Move all of *host* to disk, where it is not admitted; False: entries are leased."""
         context, (now, wall) = self._context, self._context.clock()
         context.trap_stats.save()
         resident = context.workbench.hosts.get(host)
@@ -378,7 +355,6 @@ class HostDump:
         return data
 
     def _states(self, host: str) -> Iterator[list[tuple[bytes, UrlState]]]:
-        """Yield portions of the state rows of *host* that go, by the key behind the host's."""
         after = b""
         while portion := list(islice(self._store.states(host_key(host), after), ROWS)):
             found = [(name, UrlState.from_bytes(data)) for name, data in portion]
@@ -394,7 +370,9 @@ class HostDump:
 
     def _kept(self, host: str) -> Iterator[list[tuple[str, bytes, bytes]]]:
         """Yield portions of the other rows of *host* that go: mapping, key, value."""
-        for name, kind in KINDS_BY_HOST:
+        for name, kind in ((name, kind) for name, kinds in TRANSFERRED.items() for kind in kinds):
+            if kind.by in (KeyedBy.DOMAIN, KeyedBy.ORIGIN):
+                continue  # its key does not begin with the host
             kv = self._store.kv(name)
             if kind.by is KeyedBy.HOST:
                 key = kind.prefix + host.encode()
@@ -471,10 +449,7 @@ class HostDump:
         self._finish(file_id)
 
     def forget(self, file_id: str) -> Steps:
-        """Delete all rows once the receiver keeps the file; idempotent.
-
-        Robots.txt and cookies stay: they are bounded, and other hosts of a site use them.
-        """
+        """Delete all rows but robots.txt and cookies, which other hosts use, too; idempotent."""
         if self._store.sieve is not None:  # before rows: a URL without both is new again
             slots, sieve = fingerprints.mask_of(self._units.numbers), self._store.sieve.sieve
             yield from self._context.with_sieve_locked(
@@ -535,9 +510,8 @@ class HostDump:
             yield False
 
     def _forget_host(self, host: str) -> Iterator[bool]:
-        """Delete the archive's URLs before the record, which a kill would leave."""
         archive, context = self._store.archive, self._context
-        if archive is not None:
+        if archive is not None:  # before the record, which a kill would leave
             context.flush()
             while archive.behind or archive.urls.poll():
                 yield True
@@ -551,9 +525,8 @@ class HostDump:
                 break
             yield True
         # Archived URLs had no rows to count down.
-        left = counted - done
-        if left > 0:
-            counters.events[Event.SUCCESS] = left
+        if counted > done:
+            counters.events[Event.SUCCESS] = counted - done
         else:
             counters.events.pop(Event.SUCCESS, None)
         counters.dead_hosts -= dead == Event.HOST_DEAD.value
@@ -568,11 +541,9 @@ def _read(
     for rows in sieve.parts.rows(slots, low, high):
         pieces.append(rows)
         yield
-    nothing = fingerprints.no_rows(sieve.parts.words)
-    into.append(fingerprints.merge_rows(*pieces) if pieces else nothing)
+    into.append(fingerprints.merge_rows(fingerprints.no_rows(sieve.parts.words), *pieces))
 
 
 def unfinished_dumps(context: HandoverContext) -> dict[str, Mask]:
-    """Return the units of each file that was neither forgotten nor kept."""
     rows = context.kv.items(DUMPED)
     return {key[len(DUMPED) :].decode(): unpack_units(units) for key, units in rows}

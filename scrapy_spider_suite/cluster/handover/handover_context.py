@@ -29,10 +29,8 @@ from scrapy_spider_suite.store.seen_transfer import SieveQueue, SieveRows, unpac
 
 logger = logging.getLogger("scrapy_spider_suite.cluster.handover.handover")
 
-Steps = Generator[bool, None, None]
-"""Portions of work; True: it waits."""
-Clock = Callable[[], tuple[float, float]]
-"""Returns the time of the frontier, and wall time."""
+Steps = Generator[bool, None, None]  # portions of work; True: it waits
+Clock = Callable[[], tuple[float, float]]  # returns the time of the frontier, and wall time
 MAPPING: Final = "handover"  # the mapping of a store that lists dumps and progress of loads
 WAIT: Final = 0.05  # seconds until waiting work is tried again
 BACKLOG: Final = 2_000  # operations on the store after which they are written
@@ -72,13 +70,11 @@ class HandoverContext:
         return UnitSet(self.ownership.assignment, np.flatnonzero(mask).tolist())
 
     def hold_back(self, mask: Mask) -> None:
-        """Stop fetches from the units of *mask* until `release`."""
         self.ownership.in_transfer |= mask
         self.ownership.refresh()
         self._changed()
 
     def release(self, mask: Mask) -> None:
-        """Allow fetches from held units of *mask* again."""
         self.ownership.in_transfer &= ~mask
         self.ownership.refresh()
         self._changed()
@@ -89,8 +85,7 @@ class HandoverContext:
     ) -> bool:  # fmt: skip
         """Run the steps of *make* while *goes_on*, and write the store; return whether all ran.
 
-        After a failed write they run again. Raises `StoreWriteError` after *tries* failures; 0:
-        never.
+        After a failed write they run again. Raises `StoreWriteError` after *tries*; 0: never.
         """
         failed = 0
         while True:
@@ -127,8 +122,7 @@ class HandoverContext:
                 await asyncio.sleep(WAIT)
 
     def sync(self) -> Steps:
-        """Have the rows on the medium: the sender forgets them."""
-        yield from _run_in_thread(_sync_log(self.store))
+        yield from _run_in_thread(_sync_and_flush(self.store))
 
     # Rules of both sides
 
@@ -155,13 +149,11 @@ class HandoverContext:
     # The sieve
 
     def drain_sieve(self, slots: Container[int] | None = None) -> Steps:
-        """Let the sieve decide all waiting links; new ones become pending.
+        """Let the sieve decide waiting links; with *slots*, only if one leads to a host there.
 
-        With *slots*, only if a link leads to a host there. Several callers may step one flush.
-        Raises `StoreWriteError`; call again to go on.
+        Several callers may step one flush. Raises `StoreWriteError`; call again to go on.
         """
-        sifter = self.states.sieve_queue
-        if sifter is None:
+        if (sifter := self.states.sieve_queue) is None:
             return
         end = sifter.sieve.next
         if slots is not None and not (yield from _has_links(self.store, sifter, slots)):
@@ -181,7 +173,7 @@ class HandoverContext:
             else:
                 # Stepped here: a flush that failed would wait for its next time.
                 self.flush()
-                yield from _run_in_thread(_step_flush(self.store, flush))
+                yield from _run_in_thread(_sync_and_flush(self.store, flush))
             if sifter.sieve.under_way is flush:
                 yield False
 
@@ -225,7 +217,6 @@ class ForeignUnits:
         self._came[:] = False
 
     def end_search(self, mask: Mask, found: Mask) -> None:
-        """The search of *mask* has found rows in units of *found*."""
         self.found |= found & ~self._came
         self._clean |= mask & ~found & ~self._came
 
@@ -244,19 +235,14 @@ def _has_links(
     return False
 
 
-def _sync_log(store: RocksStore) -> Generator[None, None, None]:
+def _sync_and_flush(store: RocksStore, flush: Flush | None = None) -> Generator[None, None, None]:
     store.sync_log()
     yield
-
-
-def _step_flush(store: RocksStore, flush: Flush) -> Generator[None, None, None]:
-    yield from _sync_log(store)
-    while flush.step():
+    while flush is not None and flush.step():
         yield
 
 
 def _run_in_thread(steps: Generator[Any, None, None]) -> Steps:
-    """Run all *steps* in a thread that can be stopped between two; raises what they raise."""
     stop = threading.Event()
 
     def run() -> None:
@@ -278,16 +264,12 @@ def _run_in_thread(steps: Generator[Any, None, None]) -> Steps:
 
 # Plain integers: operators of flags are Python code.
 _START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
-_ENDED: Final = frozenset(
-    event for event in Event if event.outcome.state is not State.PENDING
-)
+_ENDED: Final = frozenset(event for event in Event if event.outcome.state is not State.PENDING)
 
 
 def is_forced(entry: Entry, state: UrlState) -> bool:
-    """Whether a spider (``dont_filter``) or an operator forced *entry*, though its URL was known.
-
-    Entries of ``start()``, which each agent makes, count only as a retry of a sent one.
-    """
+    """Whether a spider (``dont_filter``) or an operator forced *entry*, whose URL is known."""
     if not entry.flags & _DONT_FILTER:
         return False
+    # Each agent makes the entries of ``start()``: they count only as a retry of a sent one.
     return not entry.flags & _START or state.event in _ENDED

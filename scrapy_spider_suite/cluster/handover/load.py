@@ -54,21 +54,19 @@ _RANK: Final = {State.PENDING: 0, State.FAILED: 1, State.DONE: 2}
 _END: Final = -1
 _MOST_DROPS: Final = 1 << 31  # exclusive bound of a host's drops, a count of four bytes
 _CONFLICT: Final = b"d"
+# What came: a row; a forced row; a row that replaces another one; a state.
 _ROW, _FORCED, _REPLACES, _STATE = b"r", b"a", b"i", b"s"
-"""What came: a row; a forced row; a row that replaces another one; a state."""
 _UNTRIED: Final = UrlState(State.PENDING)
 
 
 class ConflictMark(NamedTuple):
-    """What came for a pending URL."""
-
     until: int  # sequence number of the last row here then
     kind: bytes
     data: bytes  # a packed state, or the digest of a row's request
 
 
 class Conflicts:
-    """The marks of a store."""
+    """Marks of what came for URLs that are pending here."""
 
     def __init__(self, context: HandoverContext) -> None:
         self._context = context
@@ -80,11 +78,9 @@ class Conflicts:
         return next(self._kv.items(_CONFLICT), None) is not None
 
     def mark_row(self, entry: Entry, state: UrlState) -> None:
-        """*entry* comes though its URL is pending here."""
         self._mark(entry.identity, _FORCED if is_forced(entry, state) else _ROW, _digest(entry))
 
     def mark_state(self, key: bytes, theirs: UrlState) -> None:
-        """A URL that is pending here is done or failed."""
         self._mark(key, _STATE, theirs.to_bytes())
 
     def _mark(self, key: bytes, kind: bytes, data: bytes) -> None:
@@ -190,15 +186,15 @@ def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
 
 
 class LoadPosition(NamedTuple):
-    """How far a file is merged; *since* is the last earlier sequence number."""
+    """How far a file is merged."""
 
     at: int
     items: int
-    since: int = 0
+    since: int = 0  # the last earlier sequence number
 
 
 class HostLoad:
-    """Merges the file at *path* into the frontier; *counts* has merged items by kind."""
+    """Merges the file at *path* into the frontier."""
 
     def __init__(
         self, context: HandoverContext, units: UnitSet, path: Path, label: HandoverLabel
@@ -211,7 +207,7 @@ class HostLoad:
         self._conflicts = Conflicts(context)
         self._slots = fingerprints.mask_of(units.numbers)
         self._bits = 0  # of the fingerprints that come
-        self.counts: Counter[int] = Counter()
+        self.counts: Counter[int] = Counter()  # of merged items, by kind
 
     @property
     def done(self) -> bool:
@@ -310,9 +306,8 @@ class HostLoad:
             raise ValueError("no fingerprints")
         else:
             slots = fingerprints.slots_of(fingerprints.rows_of(value, self._bits // 8))
-            if self._slots[slots].all():
-                return
-            raise ValueError("fingerprints that lie in no unit that was to be handed over")
+            if not self._slots[slots].all():
+                raise ValueError("fingerprints that lie in no unit that was to be handed over")
 
     # Merging
 
@@ -424,7 +419,6 @@ class HostLoad:
     # Fingerprints
 
     def _finish_fingerprints(self, reader: HandoverReader, sieved: SieveIndex) -> Steps:
-        """Flush all fingerprints, and unqueue URLs that are done; idempotent."""
         yield from self._context.drain_sieve()
         come, size, printed = list[Rows](), 0, False
         for items, _ in reader.chunks():

@@ -56,20 +56,13 @@ class Grant:
 
 @dataclass(slots=True)
 class GrantRequest:
-    """All or none of *needs*."""
-
     serial: int
-    needs: tuple[Need, ...]
+    needs: tuple[Need, ...]  # all are granted, or none
     again: float
     wanted: float
     queued: bool = False
     in_flight: bool = False
     maybe: bool = False  # the ledger may have granted them; its answer was lost
-
-
-# Of each kind, while the ledger is away. A lost end delays others until the grant expires; a lost
-# wish is not heard.
-OUTBOX_MAX: Final = 100_000
 
 
 class EndedGrant(NamedTuple):
@@ -87,7 +80,7 @@ class OutboxPortion(NamedTuple):
 
 
 class LedgerOutbox:
-    """Ended grants and wishes unknown to the ledger; the oldest go beyond `OUTBOX_MAX`."""
+    """Ended grants and wishes unknown to the ledger; without its answers no more come."""
 
     def __init__(self) -> None:
         self._ended: deque[EndedGrant] = deque()
@@ -98,11 +91,9 @@ class LedgerOutbox:
 
     def add(self, grant: EndedGrant) -> None:
         self._ended.append(grant)
-        self._bound()
 
     def wish(self, key: str, until: float) -> None:
         self._wishes[key] = max(until, self._wishes.get(key, until))
-        self._bound()
 
     def pop_portion(self, room: int) -> OutboxPortion:
         ended = [self._ended.popleft() for _ in range(min(room, len(self._ended)))]
@@ -113,13 +104,6 @@ class LedgerOutbox:
         self._ended.extendleft(reversed(portion.ended))
         for key, until in portion.wishes:
             self.wish(key, until)
-        self._bound()
-
-    def _bound(self) -> None:
-        while len(self._ended) > OUTBOX_MAX:
-            self._ended.popleft()
-        while len(self._wishes) > OUTBOX_MAX:
-            del self._wishes[next(iter(self._wishes))]
 
 
 def whole_millis(seconds: float) -> int:
@@ -142,8 +126,7 @@ class SentBatch(NamedTuple):
 class Grants:
     """The grants of *process*, 16 random hexadecimal digits; times in seconds.
 
-    *timeout*: the longest fetch. A grant waits *window* for its fetch, and is given up to *ahead*
-    early.
+    *timeout*: the longest fetch. A grant waits *window* for its fetch, and comes *ahead* at most.
     """
 
     def __init__(
@@ -185,8 +168,7 @@ class Grants:
 
     def awaits(self, needs: Iterable[Need], now: float) -> bool:
         """Whether the ledger must still answer a request for *needs*."""
-        keys = tuple(need.key for need in needs)
-        grants = ((key, self._grants.get(key)) for key in keys)
+        grants = ((key, self._grants.get(key)) for key, _ in needs)
         missing = tuple(key for key, grant in grants if grant is None or grant.closes <= now)
         request = self._requests.get(missing)
         return request is not None and (request.queued or request.in_flight)
@@ -303,9 +285,7 @@ class Grants:
             FetchEnd(key, serial, min(int((now - ended) * 1000), WISH_MAX), whole_millis(delay))
             for key, serial, ended, delay in portion.ended if ended is not None
         )  # fmt: skip
-        returns = tuple(
-            ReturnedGrant(each.key, each.serial) for each in portion.ended if each.ended is None
-        )
+        returns = tuple(ReturnedGrant(*each[:2]) for each in portion.ended if each.ended is None)
         wishes = tuple(DelayWish(key, whole_millis(until - now)) for key, until in portion.wishes)
         lines = tuple(map(self._lines, asks))
         delays = [line.delay for each in lines for line in each] + [end.delay for end in ends]

@@ -49,12 +49,10 @@ def grant_key(kind: Literal["host", "address"], name: str) -> str:
 
 
 class FetchEnd(NamedTuple):
-    """A fetch ended *ago*, and *delay* runs from there."""
-
     key: str
     serial: int
     ago: int
-    delay: int
+    delay: int  # from the end on
 
 
 class ReturnedGrant(NamedTuple):
@@ -65,10 +63,8 @@ class ReturnedGrant(NamedTuple):
 
 
 class DelayWish(NamedTuple):
-    """Nobody should fetch for the next *wait*."""
-
     key: str
-    wait: int
+    wait: int  # in which nobody should fetch
 
 
 class LedgerLine(NamedTuple):
@@ -80,18 +76,14 @@ class LedgerLine(NamedTuple):
 
 
 class LedgerBatch(NamedTuple):
-    """One call; ends and returned grants are applied before requests.
+    """One call; ends and returned grants are applied before requests."""
 
-    *process*: 16 random hexadecimal digits. *era*: of the last reply, or 0. *longest*: the longest
-    known delay. A grant has a *window*, expires *hold* after it, and is given up to *ahead* early.
-    """
-
-    process: str
-    era: int
-    longest: int
-    window: int
-    hold: int
-    ahead: int
+    process: str  # 16 random hexadecimal digits
+    era: int  # of the last reply, or 0
+    longest: int  # known delay
+    window: int  # of a grant
+    hold: int  # after the window, until the grant expires
+    ahead: int  # by which a grant may be given early
     ends: tuple[FetchEnd, ...] = ()
     returns: tuple[ReturnedGrant, ...] = ()
     wishes: tuple[DelayWish, ...] = ()
@@ -119,10 +111,7 @@ class RateLedger(Protocol):
     where: str  # for log lines, without a password
 
     async def settle(self, batch: LedgerBatch) -> LedgerReply:
-        """Apply *batch* at one instant, and answer. Sending it again is safe.
-
-        Raises `LedgerError`: not usable now; the batch may have been applied.
-        """
+        """Apply *batch* at one instant; repeatable. Raises `LedgerError`: it may be applied."""
 
     async def close(self) -> None:
         """Close; never raises."""
@@ -135,20 +124,16 @@ SOONEST, LATEST = 50, 2_000  # bounds of when to ask again for a held key: half 
 
 
 class Account(Struct, array_like=True):
-    """The state of one key.
-
-    *due*: no fetch before it. *until*: when the grant of *holder* expires, whose fetches need
-    *delay*. *claimant* is next, until *claimed*.
-    """
+    """The state of one key."""
 
     ended: float = 0
-    due: float = 0
+    due: float = 0  # no fetch before it
     opens: float = 0
     closes: float = 0
-    until: float = 0
-    delay: float = 0
+    until: float = 0  # when the grant of *holder* expires
+    delay: float = 0  # that fetches of *holder* need
     serial: float = 0
-    claimed: float = 0
+    claimed: float = 0  # until when *claimant* is next
     holder: str = NOBODY
     claimant: str = NOBODY
 
@@ -176,17 +161,13 @@ class Account(Struct, array_like=True):
 
 
 class LedgerMarker(Struct, array_like=True):
-    """The state of all keys.
-
-    *run*: of the server or machine. After a loss no grant before *quiet*; an unknown key may have
-    seen a fetch end at *floor*. *longest*: the longest delay so far.
-    """
+    """The state of all keys."""
 
     era: float = 0
-    quiet: float = 0
-    floor: float = 0
-    longest: float = 0
-    run: str = ""
+    quiet: float = 0  # no grant before it, after a loss
+    floor: float = 0  # when a fetch of an unknown key may have ended
+    longest: float = 0  # delay so far
+    run: str = ""  # of the server or machine
 
     @property
     def keep(self) -> float:
@@ -196,12 +177,10 @@ class LedgerMarker(Struct, array_like=True):
 def updated_marker(
     marker: LedgerMarker | None, batch: LedgerBatch, now: int, run: str, uptime: int
 ) -> LedgerMarker:
-    """Return the marker for a call at *now*, *uptime* after the *run* began.
-
-    Another run, or no marker, begins an era: for a grant and a delay unknown fetches may be out.
-    """
+    """Return the marker for a call at *now*, *uptime* after the *run* began."""
     span = batch.window + batch.hold + batch.longest
     if marker is None or marker.run != run:
+        # A new era: for a grant and a delay unknown fetches may be out.
         since = now if marker is None and batch.era else max(0, now - uptime)
         marker = LedgerMarker(max(now, batch.era + 1), 0, 0, batch.longest, run)
         if since + span > now:
@@ -282,10 +261,7 @@ def _free(account: Account, delay: int, marker: LedgerMarker) -> float:
 
 
 def _claim(accounts: Sequence[Account], process: str, until: float, claimed: bool) -> None:
-    """Make *process* the next at these keys, unless another process claims one of them.
-
-    Two processes that wait for each other would wait for ever.
-    """
+    # Not if another process claims one: two that wait for each other would wait for ever.
     for account in accounts:
         if not claimed:
             account.claimant, account.claimed = process, until + CLAIM_SLACK
@@ -314,8 +290,7 @@ DELETE FROM accounts WHERE key IN (SELECT key FROM accounts WHERE over <= ? ORDE
 class FileLedger:
     """`RateLedger` in the file *path*, whose folder exists; not for network file systems.
 
-    *timeout*: seconds to wait for other processes. *clock*: milliseconds of ``CLOCK_BOOTTIME``,
-    which restarts with the machine, and so does the ledger. *run*: see `boot_id`.
+    *timeout*: seconds to wait for others. *clock*: milliseconds, which restart with the *run*.
     """
 
     def __init__(
@@ -449,10 +424,7 @@ _RedisReply = tuple[int, int, list[LedgerAnswer], list[int]]
 
 
 class RedisLedger:
-    """`RateLedger` under ``suite:ledger:{NAME}``, which crawls of one *name* share.
-
-    250 bytes a host. Raises `ValueError`: invalid URL or name.
-    """
+    """`RateLedger` that crawls of one *name* share. Raises `ValueError`: invalid URL or name."""
 
     def __init__(self, url: str, name: str, timeout: float = 5.0) -> None:
         check_crawl_name(name)

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-from collections.abc import Callable, Collection, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Collection, Coroutine, Sequence
 from contextlib import suppress
 from dataclasses import asdict
 from enum import IntEnum
@@ -83,8 +83,7 @@ class AddressBook:
 
     def standing(self, address: str) -> AddressSharing:
         """Return the sharing of *address*; a new one is asked about in the next call."""
-        found = self._known.get(address)
-        if found is None:
+        if (found := self._known.get(address)) is None:
             self._gone.discard(address)
             self._ask(address)
             return AddressSharing.NEW
@@ -95,7 +94,6 @@ class AddressBook:
         self._open[address] = None
 
     def drop_quiet(self, addresses: Collection[str]) -> None:
-        """Drop quiet addresses that are not among *addresses*."""
         for address in [each for each in self._known if each not in addresses]:
             if self._quiet(address):
                 del self._known[address]
@@ -123,9 +121,7 @@ class AddressBook:
 
     def question(self, known: int) -> AddressQuestion:
         new = list(islice(self._open, ADDRESSES_PER_CALL))
-        heard = [
-            address for address in islice(self._told, ADDRESSES_PER_CALL) if self._quiet(address)
-        ]
+        heard = list(filter(self._quiet, islice(self._told, ADDRESSES_PER_CALL)))
         # An earlier process of this agent was there.
         self._gone.update(address for address in heard if address not in self._known)
         mine = list(islice(self._mine, ADDRESSES_PER_CALL))
@@ -187,7 +183,6 @@ class SharedAddresses(AddressBook):
         self._asked.set()
 
     def awaits(self, address: str) -> bool:
-        """Whether an answer about *address* comes in a moment."""
         return not self._away and self.standing(address) is AddressSharing.NEW
 
     def quiet_in(self) -> float:
@@ -225,10 +220,8 @@ class SharedAddresses(AddressBook):
                     self._once.say(_TROUBLE, f"{error}; nothing is fetched at new ones meanwhile")
             except FencedError:
                 pass  # when it joins again, it is known what it has to ask anew
-            with suppress(TimeoutError):
-                async with asyncio.timeout(_LOOK):
-                    await self._asked.wait()
-                    await asyncio.sleep(_GATHER)
+            await wait_at_most(self._asked, _LOOK)
+            await asyncio.sleep(_GATHER)
             self._asked.clear()
 
     async def _exchange(self, registry: AgentRegistry) -> None:
@@ -251,15 +244,12 @@ PAUSE: Final = 0.005  # seconds between calls, to gather lines
 
 
 class LedgerClient:
-    """Exchanges *grants* with *ledger* while `run` runs.
-
-    *trouble*: why the last call failed.
-    """
+    """Exchanges *grants* with *ledger* while `run` runs."""
 
     def __init__(self, ledger: RateLedger, grants: Grants, pause: float = PAUSE) -> None:
-        self.trouble = ""
+        self.trouble = ""  # why the last call failed
         self.grants = grants
-        self._damaged: set[str] = set()
+        self._once = WarnOnce(logger, "rate ledger")
         self._ledger = ledger
         self._pause = pause
         self._closed = False
@@ -309,26 +299,19 @@ class LedgerClient:
                 self.grants.failed(sent)
                 if isinstance(error, LedgerError):
                     if not self.trouble:
-                        logger.warning(
-                            "%s; no fetch starts on what is shared until it is back", error
-                        )
+                        why = "no fetch starts on what is shared until it is back"
+                        logger.warning("%s; %s", error, why)
                     self.trouble = str(error)
                 raise
             if self.trouble:
                 logger.info("%s is back", self._ledger.where)
                 self.trouble = ""
-            self._report(reply.damaged)
+            if reply.damaged:
+                where, key = self._ledger.where, reply.damaged[0]
+                why = f"{where} holds what the suite did not write under {key!r}"
+                self._once.say("damaged", f"{why}: nothing is fetched there")
             self.ready_changed(self.grants.answered(sent, reply, now, boottime()))
             return True
-
-    def _report(self, keys: Iterable[str]) -> None:
-        for key in keys:
-            if key not in self._damaged and len(self._damaged) < 100:
-                self._damaged.add(key)
-                logger.warning(
-                    "%s holds what the suite did not write under %r: nothing is fetched there",
-                    self._ledger.where, key,
-                )  # fmt: skip
 
 
 T = TypeVar("T")
@@ -366,8 +349,7 @@ def _ledger(where: RedisUrl | Path, name: str, setting: str) -> RateLedger:
 class SharedLimits(LedgerClient):
     """The limits that one crawl shares; a `frontier.permits.PermitSource`.
 
-    Stats: ``suite/ledger/…``, in numbers of keys (`GrantCounters`). *addresses*: with *agents*,
-    which share addresses alone; None: all hosts and addresses are shared.
+    *addresses*: with *agents*, which share these alone; None: all hosts and addresses are shared.
     """
 
     def __init__(self, crawl: Crawl, ledger: RateLedger, *, agents: bool = False) -> None:
@@ -443,7 +425,6 @@ class SharedLimits(LedgerClient):
         self.poke()
 
     def begin(self, host: HostState, address: AddressState) -> tuple[Need, ...]:
-        """Begin a fetch after a `pause` of 0.0; pass the result to `end`."""
         taken = self.grants.start(self._needs(host, address), self._asked)
         if taken and self.addresses is not None:
             self.addresses.begun(address)
@@ -469,12 +450,10 @@ class SharedLimits(LedgerClient):
             raise DownloadTimeoutError(text) from None
 
     def heard(self, host: HostState, health: Health) -> None:
-        """Share a pause that *host* asked for.
-
-        Silence may be due to this process's place: only agents with parts of one host share it.
-        """
+        """Share a pause that *host* asked for."""
         if self.addresses is not None:
             return  # nobody else has the host
+        # Silence may be due to this process's place: only agents with parts of a host share it.
         agent = cast("Agent | None", self._crawl.agent)
         whole = agent is None or agent.ownership.assignment.by_host
         if health is not Health.OVERLOADED and (whole or health is not Health.UNREACHABLE):

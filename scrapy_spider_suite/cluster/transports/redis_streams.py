@@ -46,9 +46,7 @@ from scrapy_spider_suite.runtime.tasks import WarnOnce, retry_forever, wait_at_m
 
 logger = logging.getLogger(__name__)
 
-_LOST: Final = "NOGROUP", "UNBLOCKED"
-"""How errors begin when stream or group are gone; the second for a waiting client in some releases.
-"""
+_LOST: Final = "NOGROUP", "UNBLOCKED"  # how errors begin when stream or group are gone
 GROUP: Final = "agents"
 CONSUMER: Final = "agent"
 
@@ -70,10 +68,7 @@ class QueuedMessage:
 
 
 class SendQueue:
-    """Messages for all receivers: *window* at most under way to one.
-
-    A message is checked in its inbox after *check* seconds at first; they double each time.
-    """
+    """Messages for all receivers, *window* at most to one; *check*: seconds until a check."""
 
     def __init__(self, window: int, check: float, counters: MessageCounters) -> None:
         self._window, self._check, self._counters = window, check, counters
@@ -104,7 +99,6 @@ class SendQueue:
         return min((post.when for post in self), default=None)
 
     def accepted(self, post: QueuedMessage, entry: bytes, now: float) -> bool:
-        """The inbox has the message at *entry*; return whether that is new."""
         moved = entry != post.entry
         post.check = self._check if moved else min(2 * post.check, MOST_CHECK)
         post.entry, post.when, post.pause = entry, now + post.check, FIRST_PAUSE
@@ -143,11 +137,7 @@ class StreamLimits(NamedTuple):
 
 
 class RedisStreams:
-    """A `MessageTransport` over Redis, with three connections. Raises `ValueError`.
-
-    Acknowledgements for another *incarnation* do not count: a lost directory may have had the
-    numbers.
-    """
+    """A `MessageTransport` over Redis, with three connections. Raises `ValueError`."""
 
     bounds = BOUNDS
 
@@ -181,12 +171,9 @@ class RedisStreams:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def start(self, received: OnMessage, acknowledged: OnAcknowledged) -> None:
-        """Begin; a server that is away is asked again."""
         self._received, self._acknowledged = received, acknowledged
-        for step, key in (
-            (self._write, ""), (self._read_messages, self._inbox),
-            (self._read_receipts, self._mine),
-        ):  # fmt: skip
+        steps = {"": self._write, self._inbox: self._read_messages, self._mine: self._read_receipts}
+        for key, step in steps.items():
             failed = partial(self._failed, key=key)
             work = retry_forever(step, failed, self._once.over, self._what)
             self._tasks.append(asyncio.create_task(work))
@@ -253,9 +240,8 @@ class RedisStreams:
         done, kept = list(self._done)[:RECEIPTS], self._kept[:RECEIPTS]
         asked: list[_Asked] = [("drop", self._inbox, (GROUP, *done))] if done else []
         for sender in dict.fromkeys(receipt.sender for receipt in kept):
-            data = pack_acknowledgements(
-                self._name, [each for each in kept if each.sender == sender]
-            )
+            own = [each for each in kept if each.sender == sender]
+            data = pack_acknowledgements(self._name, own)
             asked.append(("tell", self._keys.receipts(sender), (RECEIPTS_MAX, data)))
         if asked:
             # What the server refuses is not tried again: the message comes again, or its sender
@@ -302,10 +288,7 @@ class RedisStreams:
     # Reading
 
     async def _read(self, key: str, count: int, after: str | bytes = ">") -> list[StreamEntry]:
-        """Return up to *count* new entries of a stream, or the pending ones behind *after*.
-
-        Entries of the inbox are pending until acknowledged.
-        """
+        """Return up to *count* new entries of a stream, or the pending ones behind *after*."""
         block = int(1000 * self._limits.block) if after == ">" else None
         try:
             async with asyncio.timeout(self._limits.timeout):
@@ -378,7 +361,7 @@ class RedisStreams:
             raise MessageError("an entry that holds no receipts")
         receiver, numbers = unpack_acknowledgements(fields[b"receipts"])
         for incarnation, first, last in numbers:
-            mine = incarnation == self._incarnation
+            mine = incarnation == self._incarnation  # a lost directory may have had the numbers
             if mine and self._posts.acknowledged(receiver, first, last):
                 self.counters.acknowledged += 1
                 if self._acknowledged is not None:

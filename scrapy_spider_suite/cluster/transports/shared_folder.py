@@ -9,7 +9,6 @@ import asyncio
 import logging
 import os
 import stat
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
@@ -35,7 +34,6 @@ logger = logging.getLogger(__name__)
 POLL: Final = 1.0  # seconds between two looks for files
 SILENCE: Final = 60.0  # seconds after which a silent receiver counts as away
 AGAIN: Final = 60.0  # most seconds until a failed file is tried again
-OLD: Final = 7 * 86_400.0  # seconds after which left-overs are removed
 # Behind the id of a file. All but parts appear by renaming.
 _PART: Final = ".part"  # its sender writes it
 _WHOLE: Final = ".handover"
@@ -63,7 +61,6 @@ class FolderTransport(FileTransport):
 
     async def start(self, inbox: FileReceiver) -> None:
         await asyncio.to_thread(self._own.mkdir, parents=True, exist_ok=True)
-        await asyncio.to_thread(_remove_old, self._own)
         self.inbox = inbox
         loops = self._receive_all(), self._touch_all()
         self._tasks = [logged_task(loop, "hand-overs") for loop in loops]
@@ -89,7 +86,6 @@ class FolderTransport(FileTransport):
         self.counters.delivered += 1
 
     async def _wait(self, label: HandoverLabel) -> None:
-        """Return once the receiver keeps the file. Raises `TransportError`: away."""
         loop = asyncio.get_running_loop()
         touched, since = self._seen.get(label.file_id, (0, loop.time()))
         while not await self._is_answered(label):
@@ -180,10 +176,6 @@ class FolderTransport(FileTransport):
         until, wait = self._later.get(path.stem, (0.0, 0.0))
         if loop.time() < until:
             return
-        # A merge that takes long is under way again.
-        under_way = loop.call_later(
-            self._silence / 2, lambda: self._later.pop(path.stem, None)
-        )
         try:
             await self._receive(path)
         except Exception as error:
@@ -193,10 +185,6 @@ class FolderTransport(FileTransport):
                 logger.exception("hand-over: %s cannot be taken; report this", path.name)
             wait = min(AGAIN, max(2 * wait, self._poll))
             self._later[path.stem] = loop.time() + wait, wait
-        else:
-            self._later.pop(path.stem, None)
-        finally:
-            under_way.cancel()
 
     async def _receive(self, path: Path) -> None:
         try:
@@ -213,6 +201,7 @@ class FolderTransport(FileTransport):
             # Renamed only after this call: if it raises, the sender can still withdraw the file.
             if not self.inbox.is_stored(label):
                 path = await asyncio.to_thread(path.rename, path.with_suffix(_TAKING))
+                self._later.pop(path.stem, None)  # its sender waits while it is merged
                 await self.inbox.merge(label, path)
         except HandoverFileError as error:
             self._refuse("bad", error)
@@ -228,15 +217,6 @@ class FolderTransport(FileTransport):
         place = self._folder / quoted_name(label.sender)
         place.mkdir(parents=True, exist_ok=True)
         files.replace_file(place / f"{label.file_id}{end}", text.encode())
-
-
-def _remove_old(folder: Path) -> None:
-    oldest = time.time() - OLD
-    for path in folder.iterdir():
-        with suppress(OSError):
-            last = path.stat(follow_symlinks=False).st_mtime
-            if path.suffix not in (_WHOLE, _TAKING) and last < oldest:
-                path.unlink()
 
 
 def _read(path: Path) -> str | None:

@@ -60,7 +60,6 @@ FRAME_MAX: Final = 1 << 17  # bytes of a body
 SILENCE: Final = 30.0  # seconds without a byte after which a connection counts as cut
 HANDSHAKE_SECONDS: Final = 10.0  # seconds for the proofs
 _DRAW: Final = 32
-_PROOF: Final = 32
 _MAC: Final = 16
 _HEAD: Final = struct.Struct(">IB")
 _NUMBER: Final = struct.Struct(">Q")
@@ -78,9 +77,6 @@ class FrameKind(IntEnum):
     REFUSED = 7  # never, with the reason
 
 
-_KINDS: Final = frozenset(FrameKind)
-
-
 class ChannelFrame(NamedTuple):
     kind: FrameKind
     body: bytes
@@ -94,12 +90,10 @@ class SealedChannel:
         silence: float,
     ) -> None:  # fmt: skip
         self._reader, self._writer = connection
-        own, theirs = (
-            blake2b(b"frames " + role + draws, key=secret, digest_size=32).digest()
+        self._own, self._theirs = (
+            blake2b(key=_derived(b"frames ", role, draws, secret), digest_size=_MAC)
             for role in roles
         )
-        self._own = blake2b(key=own, digest_size=_MAC)
-        self._theirs = blake2b(key=theirs, digest_size=_MAC)
         self._silence = silence
         self._sent = self._received = 0
 
@@ -119,10 +113,15 @@ class SealedChannel:
         body, mac = data[:size], data[size:]
         if not hmac.compare_digest(_mac(self._theirs, self._received, head + body), mac):
             raise WireError("forged", "a frame that its sender did not send, or not there")
-        if kind not in _KINDS:
-            raise WireError("malformed", f"a frame of kind {kind}")
         self._received += 1
-        return ChannelFrame(FrameKind(kind), body)
+        try:
+            return ChannelFrame(FrameKind(kind), body)
+        except ValueError as error:
+            raise WireError("malformed", f"a frame of kind {kind}") from error
+
+
+def _derived(purpose: bytes, role: bytes, draws: bytes, secret: bytes) -> bytes:
+    return blake2b(purpose + role + draws, key=secret, digest_size=32).digest()
 
 
 def _mac(keyed: blake2b, number: int, frame: bytes) -> bytes:
@@ -134,10 +133,7 @@ def _mac(keyed: blake2b, number: int, frame: bytes) -> bytes:
 async def open_channel(
     connection: Connection, secret: bytes, silence: float = SILENCE, *, called: bool = False
 ) -> SealedChannel:
-    """Return the channel of a connection, which the other side made if *called*.
-
-    Raises `WireError`.
-    """
+    """Return a connection's channel; *called*: the other side made it. Raises `WireError`."""
     reader, writer = connection
     roles = (_CALLED, _CALLER) if called else (_CALLER, _CALLED)
     mine = MAGIC + os.urandom(_DRAW)
@@ -149,12 +145,9 @@ async def open_channel(
     if called:
         writer.write(mine)
     draws = theirs + mine if called else mine + theirs
-    own, other = (
-        blake2b(b"proof " + role + draws, key=secret, digest_size=_PROOF).digest()
-        for role in roles
-    )
+    own, other = (_derived(b"proof ", role, draws, secret) for role in roles)
     writer.write(own)
-    proof = await within(HANDSHAKE_SECONDS, reader.readexactly(_PROOF))
+    proof = await within(HANDSHAKE_SECONDS, reader.readexactly(len(other)))
     if not hmac.compare_digest(proof, other):
         raise WireError("forged", "it has another key")
     return SealedChannel(connection, secret, roles, draws, silence)
@@ -188,12 +181,10 @@ class Spool:
         self._task: asyncio.Task[None] | None = None
 
     def open(self, inbox: FileReceiver) -> None:
-        """Merge the files that lie here, and those that come."""
         self.inbox = inbox
         self._task = logged_task(self._merge_all(), "hand-overs")
 
     async def close(self) -> None:
-        """Stop; unmerged files stay."""
         await cancel_tasks(self._task, *self._merges.values())
 
     async def _merge_all(self) -> None:
@@ -219,21 +210,21 @@ class Spool:
         return task
 
     async def _merge_and_remove(self, label: HandoverLabel) -> None:
-        file_id, path = label.file_id, self.place(label)
+        path = self.place(label)
         try:
             await self.inbox.merge(label, path)
             self._counters.received += 1
             path.unlink(missing_ok=True)
+        except HandoverFileError:
+            path.unlink(missing_ok=True)
+            raise
+        except (SuiteError, OSError):
+            raise
         except Exception as error:
-            logger.debug("hand-over file %s was not merged: %s", file_id, error_text(error))
-            if isinstance(error, HandoverFileError):
-                path.unlink(missing_ok=True)
-            if isinstance(error, SuiteError | OSError):
-                raise
-            logger.exception("hand-over file %s cannot be merged; report this", file_id)
+            logger.exception("hand-over file %s cannot be merged; report this", label.file_id)
             raise TransportError(f"an error in taking it: {error_text(error)}") from error
         finally:
-            del self._merges[file_id]
+            del self._merges[label.file_id]
 
 
 MOST: Final = 64  # connections of proved agents, and as many unproved ones
@@ -246,8 +237,7 @@ _Size = Annotated[int, msgspec.Meta(ge=1)]
 class TcpTransport(FileTransport):
     """A `FileTransport` over TCP. Raises `ValueError`: *key* is too short.
 
-    Others reach this agent at *host*; *port* 0: any free one. *folder*: of this agent alone, for
-    incoming files.
+    Others reach this agent at *host*; *port* 0: any free one. *folder*: for incoming files.
     """
 
     def __init__(
@@ -272,9 +262,9 @@ class TcpTransport(FileTransport):
         self._spool.open(inbox)
 
     async def close(self) -> None:
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        if self._server is not None:
+            self._server.close()
+            self._server = None
         await cancel_tasks(*self._connections)
         await self._spool.close()
 

@@ -1,12 +1,8 @@
-"""Messages over UDP between a fixed list of agents, without a server.
-
-`UdpPeers`: pairs and datagrams, without I/O; ``now`` in seconds. `UdpTransport`: socket and clock.
-"""
+"""Messages over UDP between a fixed list of agents, without a server."""
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import logging
 import math
 import os
@@ -49,7 +45,7 @@ _QUESTIONS: Final = (PacketKind.HELLO, PacketKind.WELCOME, PacketKind.MESSAGE)
 
 
 class UdpPeers:
-    """Datagrams in, messages out, and back. Raises `ValueError`: invalid name or key.
+    """Pairs and datagrams, without I/O; ``now`` in seconds. Raises `ValueError`: bad name or key.
 
     *window*: messages under way to one receiver, equal for all agents. *unlisted* is told of an
     agent whose list lacks this one. *draw*: as `os.urandom`.
@@ -108,7 +104,6 @@ class UdpPeers:
         return [name for name, when in self._unanswered.items() if when <= since]
 
     def moved(self, name: str) -> None:
-        """The agent has another address: send waiting messages now."""
         self._unanswered.pop(name, None)
         self._to[name].is_back()
 
@@ -181,10 +176,7 @@ LOOK: Final = 5.0  # seconds without an answer after which an address is looked 
 
 
 def parse_agents(texts: Iterable[str]) -> dict[str, Endpoint]:
-    """Return name and address of each ``NAME=HOST:PORT``, IPv6 in brackets.
-
-    Raises `ValueError`: invalid, or a name or an address twice.
-    """
+    """Return name and address of each ``NAME=HOST:PORT``. Raises `ValueError`: bad, or twice."""
     agents: dict[str, Endpoint] = {}
     for text in texts:
         name, _, place = text.strip().partition("=")
@@ -200,10 +192,7 @@ def parse_agents(texts: Iterable[str]) -> dict[str, Endpoint]:
 
 
 class UdpTransport(asyncio.DatagramProtocol):
-    """A `MessageTransport` over UDP; *window*, *unlisted*: see `UdpPeers`.
-
-    Raises `ValueError`: *name* is unlisted or invalid, or the key is too short.
-    """
+    """A `MessageTransport` over UDP. Raises `ValueError`: bad or unlisted *name*, short *key*."""
 
     bounds = BOUNDS
 
@@ -227,7 +216,6 @@ class UdpTransport(asyncio.DatagramProtocol):
         self._looking: asyncio.Task[None] | None = None
 
     async def start(self, received: OnMessage, acknowledged: OnAcknowledged) -> None:
-        """Listen at the own address; look up the others. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         self._peers.received, self._peers.acknowledged = received, acknowledged
         try:
@@ -235,7 +223,11 @@ class UdpTransport(asyncio.DatagramProtocol):
                 lambda: self, local_addr=(self._own[0], self._own[1])
             )
         except (OSError, UnicodeError) as error:
-            raise self._start_error(error) from error
+            raise OSError(
+                f"SUITE_AGENTS: {self._own[0]}:{self._own[1]}, the address of agent {self._name} "
+                f"on this machine, cannot be used: {_reason(error)}; or that agent runs already, "
+                "or SUITE_AGENT_NAME is that of another"
+            ) from error
         own = wire.get_extra_info("socket")
         for option in (socket.SO_RCVBUF, socket.SO_SNDBUF):
             own.setsockopt(socket.SOL_SOCKET, option, BUFFER)
@@ -244,17 +236,6 @@ class UdpTransport(asyncio.DatagramProtocol):
                 await asyncio.gather(*(self._look_up(other, own.family) for other in self._others))
         self._looking = loop.create_task(self._look_up_missing(own.family))
         self._pump()
-
-    def _start_error(self, error: OSError | UnicodeError) -> OSError:
-        why = f"no good: {_reason(error)}"
-        if isinstance(error, UnicodeError | socket.gaierror):
-            why = f"not known: {_reason(error)}"
-        elif error.errno == errno.EADDRINUSE:
-            why = "in use: that agent may run already"
-        return OSError(
-            f"SUITE_AGENTS: {self._own[0]}:{self._own[1]}, the address of agent {self._name} on "
-            f"this machine, is {why}; or SUITE_AGENT_NAME is that of another"
-        )
 
     async def _look_up_missing(self, family: int) -> None:
         loop = asyncio.get_running_loop()

@@ -118,10 +118,7 @@ class ReceiptReport(NamedTuple):
 
 
 class PacketSealer:
-    """Seals and opens datagrams of an agent.
-
-    Raises `ValueError`: *key* is too short, or a name is invalid.
-    """
+    """Seals and opens an agent's datagrams. Raises `ValueError`: short *key*, invalid name."""
 
     def __init__(self, name: str, others: Collection[str], key: bytes) -> None:
         secret, own = derive_secret(key, _PURPOSE), _identity(name)
@@ -163,12 +160,12 @@ class PacketSealer:
         return self._names[sender], Packet(PacketKind(kind), call, answer, number, body)
 
     def _unlisted(self, datagram: bytes, sender: bytes, packet: Packet) -> WireError:
-        """Return the error for an unlisted agent; the answer has no more bytes."""
         why = "a datagram of an agent that is not on the list: SUITE_AGENTS may differ there"
         asks = packet.kind in (PacketKind.HELLO, PacketKind.MESSAGE)
         if not (asks and _genuine(datagram, _mac_of(self._secret, sender, self._own))):
             return WireError("unknown", why)
         mac = _mac_of(self._secret, self._own, sender)
+        # No longer than the question.
         answer = self._sealed(Packet(PacketKind.UNLISTED, packet.call), mac)
         return WireError("unknown", why, answer)
 
@@ -230,7 +227,6 @@ class PairReceiver:
         return True
 
     def stale(self, packet: Packet, now: float) -> list[Packet]:
-        """Return the answer to a message of an unknown connection, if due."""
         if now < self._stale_at + STALE_PAUSE:
             return []
         self._stale_at = now
@@ -250,7 +246,6 @@ class PairReceiver:
         return True
 
     def expect(self, number: int, receipt: Acknowledgement) -> None:
-        """The message is kept once `keep` is called with *receipt*."""
         self._unkept.setdefault(receipt, []).append(number)
 
     def keep(self, receipt: Acknowledgement, now: float) -> bool:
@@ -416,7 +411,6 @@ class PairSender:
         self._timer = 0.0
 
     def stale(self, packet: Packet) -> None:
-        """The receiver does not know the connection: begin another one."""
         if (packet.call, packet.answer) == (self.call, self._answer) != (self.call, NONE):
             self._counters.remade += 1
             self._begin()
@@ -427,13 +421,9 @@ class PairSender:
         if (packet.call, packet.answer) != (self.call, self._answer):
             return []
         self._hear(report.heard, now)
-        until = now - 1.25 * self._wait.trip
-        lost = [
-            flight
-            for flight in self._unheard.values()
-            if flight.number + REORDERED <= report.heard.highest and flight.sent < until
-        ]
-        if lost:
+        until, end = now - 1.25 * self._wait.trip, report.heard.highest - REORDERED
+        flights = self._unheard.values()
+        if lost := [each for each in flights if each.number <= end and each.sent < until]:
             self._resend(lost, now)
         done = self._keep(report.kept)
         self._wait.news()
@@ -471,11 +461,8 @@ class PairSender:
             self._burst += 1.0 if self._calm == 0.0 else 1.0 / self._burst
         self._burst = min(self._burst, float(self._window))
         if self._waiting and self._waiting[0].number >= 0:
-            self._waiting = deque(
-                flight
-                for flight in self._waiting
-                if flight.number < 0 or flight.number not in heard
-            )
+            waiting = self._waiting
+            self._waiting = deque(w for w in waiting if w.number < 0 or w.number not in heard)
 
     def _keep(self, kept: NumberSet) -> list[PackedMessage]:
         if kept == self._kept:

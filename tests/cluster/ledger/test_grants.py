@@ -10,14 +10,7 @@ from random import Random
 import pytest
 from support.ledgers import Memory
 
-from scrapy_spider_suite.cluster.ledger.grants import (
-    OUTBOX_MAX,
-    EndedGrant,
-    Grants,
-    LedgerOutbox,
-    Need,
-    SentBatch,
-)
+from scrapy_spider_suite.cluster.ledger.grants import Grants, Need, SentBatch
 from scrapy_spider_suite.cluster.ledger.rate_ledger import LedgerReply
 
 TIMEOUT, WINDOW = 20.0, 5.0
@@ -215,13 +208,3 @@ def test_what_a_ledger_has_lost_is_said_again() -> None:
     assert grants.counters.losses == 1
     answer(grants, fresh, 1.0)
     assert fresh.accounts["host a"].due >= (1 + TIMEOUT) * 1000 + 10**9
-
-
-def test_debts_are_bounded() -> None:
-    """The oldest are dropped."""
-    outbox = LedgerOutbox()
-    for number in range(OUTBOX_MAX + 3):
-        outbox.add(EndedGrant(f"host {number}", number, 0.0, 1.0))
-    outbox.put_back(outbox.pop_portion(500))
-    assert len(outbox) == OUTBOX_MAX
-    assert outbox.pop_portion(1).ended[0].key == "host 3"

@@ -86,9 +86,6 @@ def test_what_others_put_there_is_refused(tmp_path: Path) -> None:
     write(folder / "p4.handover", HandoverLabel("p4", "crawl", "\n", "b", label().units), 1)
     (folder / "p5.handover").symlink_to(secret)
     os.mkfifo(folder / "p6.handover")
-    old = folder / "p7.kept"
-    old.write_text("x")
-    os.utime(old, (0, 0))
 
     async def test() -> None:
         receiver, box = FolderTransport(tmp_path / "shared", "crawl", "b", poll=0.01), Box()

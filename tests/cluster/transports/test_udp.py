@@ -125,12 +125,12 @@ AGENTS = {"a": ("one.lan", 7000), "b": ("two.lan", 7000)}
 def test_the_own_name_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """One line says whose, and which settings lead there; so with what cannot be a name."""
     Names(monkeypatch)
-    line = r"^SUITE_AGENTS: one\.lan:7000, the address of agent a .* is not known: Name or serv"
+    line = r"^SUITE_AGENTS: one\.lan:7000, the address of agent a .*, cannot be used: Name or serv"
     with pytest.raises(OSError, match=line):
         asyncio.run(UdpTransport("a", AGENTS, KEY).start(print, print))
     monkeypatch.undo()
     long = {"a": ("x" * 70 + ".lan", 7000)}
-    with pytest.raises(OSError, match=r"SUITE_AGENTS: x.* is not known: no name of a machine"):
+    with pytest.raises(OSError, match=r"SUITE_AGENTS: x.* cannot be used: no name of a machine"):
         asyncio.run(UdpTransport("a", long, KEY).start(print, print))
 
 
