@@ -75,7 +75,6 @@ class AddressBook:
         self._gone: set[str] = set()
         self._told: set[str] = set()  # where others wait until this agent uses the ledger
         self._mine: dict[str, None] = {}  # where it goes on, and the server is to hear of it
-        self._complete = False
 
     def counts(self) -> dict[str, int]:
         shared = sum(each is AddressSharing.SHARED for each in self._known.values())
@@ -104,14 +103,12 @@ class AddressBook:
 
     def forget(self) -> None:
         """Ask about all addresses again: others may have taken this agent for gone."""
-        self._complete = False
         self._mine.clear()
         for address in self._known:
             self._ask(address)
 
     def report_again(self) -> None:
         """The server lost its state: report known addresses, ask about the others."""
-        self._complete = False
         self._told.clear()  # whoever waits is heard of again
         for address, standing in self._known.items():
             if standing in (AddressSharing.ALONE, AddressSharing.SHARED):
@@ -135,7 +132,6 @@ class AddressBook:
         self, asked: AddressQuestion, states: Sequence[int], news: Sequence[str]
     ) -> set[str]:
         """Take the answer to *asked*; return the addresses with news."""
-        self._complete = self._complete or asked.complete
         self._gone.difference_update(asked.gone)
         self._told.difference_update(asked.heard)
         for address in asked.mine:
