@@ -107,8 +107,7 @@ class GcTuning:
         if not self._running:
             GcTuning._before = gc.get_threshold()
         self._running.add(self)
-        gc.collect()
-        gc.freeze()
+        gc.freeze()  # without a collection, which takes 50 ms; what little is garbage waits
         gc.set_threshold(*_THRESHOLDS)
 
     def tidy(self) -> None:
