@@ -112,7 +112,7 @@ class Agent:
     async def write_durably(self) -> None:
         """Make the store durable; waits while that fails."""
         await make_durable(self.crawl)
-        while self.crawl.store.dirty:
+        while self.crawl.store.backlog:
             await asyncio.sleep(_DISK)
             await make_durable(self.crawl)
 

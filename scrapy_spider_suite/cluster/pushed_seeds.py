@@ -232,7 +232,7 @@ class PushedSeeds:
                 self._notes.put(self._row, msgpack.packb(note))
                 await make_durable(crawl)
                 await self._turns.yield_turn()
-        return self._done == len(batch.messages) and not crawl.store.dirty
+        return self._done == len(batch.messages) and not crawl.store.backlog
 
     def _handle(self, message: bytes) -> None:
         crawl, stats = self._crawl, self._crawl.crawler.stats

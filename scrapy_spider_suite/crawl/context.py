@@ -319,5 +319,5 @@ async def make_durable(crawl: Crawl) -> None:
     """Make all changes durable; wait while that is impossible."""
     write_changes(crawl)
     crawl.wake()
-    while crawl.store.dirty and not crawl.stopping:
+    while crawl.store.backlog and not crawl.stopping:
         await asyncio.sleep(_DISK_RETRY)

@@ -110,7 +110,7 @@ class SieveFlusher:
     def _begin(self, now: float) -> None:
         store, sifter = self._crawl.store, self._crawl.frontier.states.sieve_queue
         self._write()
-        if store.dirty or sifter is None or not isinstance(store, RocksStore):
+        if store.backlog or sifter is None or not isinstance(store, RocksStore):
             return  # the disk is full, or fails
         flush = sifter.begin()
         if flush is not None:
@@ -156,7 +156,7 @@ class SieveFlusher:
         for _ in crawl.frontier.admission.sift(crawl.now()):
             if crawl.now() >= until:
                 self._write()  # small batches: a large one takes long
-                wait = _RETRY if crawl.store.dirty else _PAUSE  # the disk is full, or fails
+                wait = _RETRY if crawl.store.backlog else _PAUSE  # the disk is full, or fails
                 self._loop.call_later(wait, self._hand_out)
                 break
         else:

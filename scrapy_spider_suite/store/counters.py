@@ -6,10 +6,9 @@ import mimetypes
 import struct
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields
-from typing import Annotated, NamedTuple
+from dataclasses import dataclass, field
+from typing import Annotated, NamedTuple, TypeVar
 
-import msgpack  # type: ignore[import-untyped]
 import msgspec
 
 from scrapy_spider_suite.errors import JobDamagedError
@@ -19,7 +18,7 @@ from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.urls.hosts import load_suffixes, registered_domain
 from scrapy_spider_suite.urls.traps import Trap
 
-_COUNTERS = b"counters"
+T = TypeVar("T")
 
 
 @dataclass(slots=True)
@@ -37,37 +36,35 @@ class Counters:
     events: dict[Event, int] = field(default_factory=dict)  # concluded URLs by what concluded them
     bytes: int = 0
     """Bytes received, as far as the download handler tells them; else those of bodies."""
-    traps: Counter[Trap] = field(default_factory=Counter)
+    traps: dict[Trap, int] = field(default_factory=dict)
     """URLs that were refused, failed or put last, by the trap that they lie in."""
+
+    def __post_init__(self) -> None:
+        self.traps = Counter(self.traps)
 
     @property
     def has_urls(self) -> bool:
         return bool(self.sequence or self.events)
 
     def save(self, store: Store) -> None:
-        row = {name: getattr(self, name) for name in _FIELDS}
-        store.kv("counters").put(_COUNTERS, msgpack.packb(row))
+        store.kv("counters").put(b"counters", msgspec.msgpack.encode(self))
 
     @classmethod
     def load(cls, store: Store) -> Counters:
         """Read the counters back; all 0 in a new job. Raises `JobDamagedError`."""
-        data = store.kv("counters").get(_COUNTERS)
-        if data is None:
-            return cls()
-        try:
-            row = msgpack.unpackb(data)
-            events = {Event(name): int(count) for name, count in row.pop("events").items()}
-            traps = Counter({Trap(name): int(n) for name, n in row.pop("traps").items()})
-            seconds = float(row.pop("seconds"))
-            return cls(
-                **{name: int(count) for name, count in row.items()},
-                seconds=seconds, events=events, traps=traps,
-            )  # fmt: skip
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise JobDamagedError(f"the job's counters cannot be read ({error})") from error
+        return _load(cls, store, "counters")
 
 
-_FIELDS = tuple(each.name for each in fields(Counters))
+def _load(cls: type[T], store: Store, name: str) -> T:
+    data = store.kv("counters").get(name.encode())
+    if data is None:
+        return cls()
+    try:
+        return msgspec.msgpack.decode(data, type=cls)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise JobDamagedError(f"the job's {name} cannot be read ({error})") from error
+
+
 _CACHE = 20_000  # rows in memory; when there are more, all are dropped
 _FAMILY = "domains"
 _ROW = struct.Struct(">QQ")
@@ -161,8 +158,6 @@ USUAL = frozenset(
     name for table in mimetypes.MimeTypes().types_map for name in table.values()
 ) | {"-", OTHER, "application/rss+xml", "application/atom+xml", "application/xhtml+xml"}
 
-_TALLIES = b"tallies"
-
 # Key -> fetches, bytes of their bodies, milliseconds that they took.
 Table = dict[str, Annotated[list[int], msgspec.Meta(min_length=3, max_length=3)]]
 
@@ -205,20 +200,13 @@ class FetchTotals:
         return sum(r[0] for r in rows), sum(r[1] for r in rows), sum(r[2] for r in rows)
 
     def save(self, store: Store) -> None:
-        row = {"statuses": self.statuses, "types": self.types, "kinds": self.kinds}
-        store.kv("counters").put(_TALLIES, msgpack.packb(row))
         self.changed = False
+        store.kv("counters").put(b"tallies", msgspec.msgpack.encode(self))
 
     @classmethod
     def load(cls, store: Store) -> FetchTotals:
         """Read the tallies back; empty in a new job. Raises `JobDamagedError`."""
-        data = store.kv("counters").get(_TALLIES)
-        if data is None:
-            return cls()
-        try:
-            return msgspec.msgpack.decode(data, type=cls)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise JobDamagedError(f"the job's tallies cannot be read ({error})") from error
+        return _load(cls, store, "tallies")
 
 
 def _count(table: Table, key: str, fetches: int, size: int, ms: int) -> None:

@@ -54,7 +54,6 @@ class MemoryStore:
     """`RocksStore` for the life of the process, without rows: fronts hold the entries."""
 
     durable = False
-    dirty = False
     backlog = 0
 
     def __init__(self) -> None:
@@ -69,11 +68,11 @@ class MemoryStore:
     def find_states(self, keys: list[bytes]) -> list[bytes | None]:
         return [self._states.get(key) for key in keys]
 
-    def put_state(self, key: bytes, value: bytes) -> None:
-        self._states[key] = value
-
-    def delete_state(self, key: bytes) -> None:
-        self._states.pop(key, None)
+    def put_state(self, key: bytes, value: bytes | None) -> None:
+        if value is None:
+            self._states.pop(key, None)
+        else:
+            self._states[key] = value
 
     def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
         return []
@@ -94,12 +93,14 @@ class MemoryStore:
     def put_record(self, host: str, record: HostRecord) -> None:
         self._records[host] = record
 
-    def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
-        for host in sorted(each for each in self._records if each > after):
+    def records(self) -> Iterator[tuple[str, HostRecord]]:
+        for host in sorted(self._records):
             self.update_record(host, self._records[host])
             yield host, self._records[host]
 
-    def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
+    def due(
+        self, limit: int | None, since: float = 0.0, after: str = ""
+    ) -> list[tuple[float, str]]:
         return []
 
     def put_due(self, when: float, host: str) -> None: ...

@@ -31,7 +31,7 @@ from scrapy_spider_suite.settings.declarations import SettingChange, SettingKind
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.store.job_reader import is_fresh
-from scrapy_spider_suite.store.rocks_store import STORE_FOLDER, RocksStore, open_seen
+from scrapy_spider_suite.store.rocks_store import STORE_FOLDER, FamilyKV, RocksStore, open_seen
 from scrapy_spider_suite.store.rows import FORMAT
 from scrapy_spider_suite.store.seen_index import ARCHIVE_FOLDER, SIEVE_FOLDER
 
@@ -185,7 +185,8 @@ class Job:
                 raise JobDamagedError(f"the store in {path} is damaged: {damage}{_WAY_OUT}")
             memory, power_safe = max(16 << 20, settings.memory), settings.commit_survives == "power"
             self.store = RocksStore(path, memory=memory, power_safe=power_safe)
-            self.resumed = self.store.meta.get(b"id") is not None
+            self._meta = FamilyKV(self.store, "meta")
+            self.resumed = self._meta.get(b"id") is not None
             try:
                 if self.resumed and old is None:
                     raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")
@@ -199,9 +200,9 @@ class Job:
         forget_files(path)
         # Only now: a start that was killed before left nothing that looks like a job.
         self.file.write(self.folder)
-        self.unclean = self.resumed and self.store.meta.get(_CLEAN) is None
-        self.store.meta.put(b"id", self.file.id.encode())
-        self.store.meta.delete(_CLEAN)
+        self.unclean = self.resumed and self._meta.get(_CLEAN) is None
+        self._meta.put(b"id", self.file.id.encode())
+        self._meta.delete(_CLEAN)
         self.store.flush()
 
     def _lock_folder(self) -> IO[str]:
@@ -240,7 +241,7 @@ class Job:
 
     def open_seen(self, settings: SuiteSettings) -> None:
         """Open archive and sieve, if there or wanted; log unreadable parts. Raises `JobError`s."""
-        store, meta, damaged = self.store, self.store.meta, list[str]()
+        store, meta, damaged = self.store, self._meta, list[str]()
         for key, folder, name in (
             (_ARCHIVED, ARCHIVE_FOLDER, "archive"), (_SIEVED, SIEVE_FOLDER, "sieve"),
         ):  # fmt: skip
@@ -266,7 +267,7 @@ class Job:
 
     def close(self) -> None:
         try:
-            self.store.meta.put(_CLEAN, b"1")
+            self._meta.put(_CLEAN, b"1")
             self.store.close()
             note_files(self.folder / "store")
         finally:

@@ -150,7 +150,7 @@ class StoreReader:
             after = number + len(keys)
 
     def _check_hosts(self, rows: dict[str, int], counters: Counters) -> Iterator[str]:
-        due = {host for _, host in self.store.all_due()}
+        due = {host for _, host in self.store.due(None)}
         totals = {"pending": 0, "done": 0, "failed": 0}
         for host, record in self.hosts():
             for name in totals:

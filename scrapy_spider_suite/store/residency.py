@@ -65,7 +65,6 @@ class Residents:
         self.workbench = workbench
         self.store = store
         self.policy = policy
-        self.capacity = capacity
         self.fronts = QueueFronts(store)
         self.records = HostRecords(store, workbench, self.fronts)
         self.clocks = clocks
@@ -73,6 +72,7 @@ class Residents:
         self.waiting = WaitingList(store, policy)
         self.released = ReleasedHosts(self)
         self.window = window
+        self._capacity = capacity
         self._floor = floor
         self._is_foreign: IsForeign | None = None
 
@@ -95,7 +95,7 @@ class Residents:
 
     @property
     def room(self) -> int:
-        room = self.capacity - len(self.workbench.hosts)
+        room = self._capacity - len(self.workbench.hosts)
         return room if self.window is None else int(min(room, self.window.room))
 
     def push(self, entry: Entry, record: HostRecord, now: float) -> None:
@@ -242,11 +242,6 @@ class Residents:
         if host is not None:
             self._remove(host)
         self.records.forget(key)
-
-    def close(self) -> None:
-        """Write the clocks of resident hosts; the hosts are due again."""
-        for key, host in self.workbench.hosts.items():
-            self.store.put_record(key, host.record)
 
 
 _PORTION = 200  # hosts that are examined at a time

@@ -55,25 +55,19 @@ Range = tuple[str, bytes, bytes]  # A family, the first key in it, and the first
 _ERRORS = "rocksdb.background-errors"
 
 
-class TableRewrite:
+class TableRewrite(Thread):
     """Rewrites the tables with keys of *ranges*, in a thread. *failure* says why not all of it."""
 
     def __init__(
         self, db: Rdict, families: Mapping[str, Rdict], ranges: Collection[Range]
     ) -> None:
+        super().__init__(daemon=True)
         self.failure = ""
         self._cut = False
         self._db = db
         self._families = dict(families)
         self._ranges = tuple(ranges)
-        self._thread = Thread(target=self._rewrite, daemon=True)
-        self._thread.start()
-
-    def is_alive(self) -> bool:
-        return self._thread.is_alive()
-
-    def join(self, timeout: float | None = None) -> None:
-        self._thread.join(timeout)
+        self.start()
 
     def cut_short(self, db: Rdict) -> None:
         """End the rewrite, and wait for that, before *db* is closed."""
@@ -82,7 +76,7 @@ class TableRewrite:
             db.cancel_all_background(False)
         self.join()
 
-    def _rewrite(self) -> None:
+    def run(self) -> None:
         options = CompactOptions()
         # Tables of the last level would be left as they are, with what they hold.
         options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
@@ -268,10 +262,6 @@ class Database:
     # Writing: collected, then written as one batch
 
     @property
-    def dirty(self) -> bool:
-        return bool(self.pending_writes)
-
-    @property
     def backlog(self) -> int:
         """How many changes wait for `flush`; a value of some KiB counts as several."""
         return len(self.pending_writes)
@@ -449,10 +439,6 @@ class RocksStore(Database):
                 self.sieve.sieve.close()
 
     @property
-    def dirty(self) -> bool:
-        return bool(self._records) or super().dirty
-
-    @property
     def backlog(self) -> int:
         return len(self._records) + super().backlog
 
@@ -494,14 +480,22 @@ class RocksStore(Database):
         self._rewrites.append(TableRewrite(self._db, self._families, ranges))
         return self._rewrites[-1]
 
-    def state(self, key: bytes) -> bytes | None:
-        """The packed `UrlState` under a state key; None: unknown. A URL in the sieve is done."""
-        return self.find_states([key])[0]
+    def state(self, key: bytes, *, sieved: bool = True) -> bytes | None:
+        """The packed `UrlState` under a state key; None: unknown. A URL in the sieve is done.
 
-    def find_states(self, keys: list[bytes]) -> list[bytes | None]:
+        Not *sieved*: whatever the sieve says.
+        """
+        return self.find_states([key], sieved=sieved)[0]
+
+    def find_states(self, keys: list[bytes], *, sieved: bool = True) -> list[bytes | None]:
         """`state` of each of *keys*."""
-        found = self.find_rows(keys)
-        if self.sieve is None:
+        found, archive = self.find("states", keys), self.archive
+        if archive is not None:
+            found = [
+                archive.get(key) if state is None else state
+                for key, state in zip(keys, found, strict=True)
+            ]
+        if self.sieve is None or not sieved:
             return found
         try:
             return [
@@ -512,25 +506,9 @@ class RocksStore(Database):
             self.damage = self.damage or str(error)
             raise
 
-    def row(self, key: bytes) -> bytes | None:
-        """The packed state in a row or in the archive, whatever the sieve says."""
-        return self.find_rows([key])[0]
-
-    def find_rows(self, keys: list[bytes]) -> list[bytes | None]:
-        """`row` of each of *keys*."""
-        found, archive = self.find("states", keys), self.archive
-        if archive is None:
-            return found
-        return [
-            archive.get(key) if state is None else state
-            for key, state in zip(keys, found, strict=True)
-        ]
-
-    def put_state(self, key: bytes, value: bytes) -> None:
+    def put_state(self, key: bytes, value: bytes | None) -> None:
+        """None deletes."""
         self.pending_writes.set("states", key, value)
-
-    def delete_state(self, key: bytes) -> None:
-        self.pending_writes.set("states", key, None)
 
     def states(self, prefix: bytes, after: bytes = b"") -> Iterator[tuple[bytes, bytes]]:
         """The rest of each state key with *prefix*, beyond *after*, and the packed state."""
@@ -583,20 +561,19 @@ class RocksStore(Database):
         self._records.pop(host, None)
         self.pending_writes.set("hosts", host_key(host), None)
 
-    def records(self, after: str = "") -> Iterator[tuple[str, HostRecord]]:
+    def records(
+        self, begin: bytes = b"", end: bytes | None = None
+    ) -> Iterator[tuple[str, HostRecord]]:
+        """The hosts with keys (`host_key`) from *begin* to before *end*, and their records."""
         self._pack_records()
-        start = host_key(after) + b"\0" if after else b""
-        for key, value in self.scan("hosts", start):
+        for key, value in self.scan("hosts", begin, end):
+            if end is not None and key >= end:
+                return
             yield key[2:-1].decode(), HostRecord.from_bytes(value)
 
-    def hosts_between(self, begin: bytes, end: bytes) -> Iterator[str]:
-        self._pack_records()
-        for key, _ in self.scan("hosts", begin, end):
-            if key >= end:
-                return
-            yield key[2:-1].decode()
-
-    def due(self, limit: int, since: float = 0.0, after: str = "") -> list[tuple[float, str]]:
+    def due(
+        self, limit: int | None, since: float = 0.0, after: str = ""
+    ) -> list[tuple[float, str]]:
         """Up to *limit* waiting hosts and times (wall), beyond the host *after* at *since*."""
         first = f"{after}\0" if after else ""
         start = max(self._due_head, _microseconds(since) + first.encode())
@@ -604,10 +581,6 @@ class RocksStore(Database):
         if rows and not (since or after):
             self._due_head = _microseconds(rows[0][0])
         return rows
-
-    def all_due(self) -> Iterator[tuple[float, str]]:
-        for key, _ in self.scan("due", b""):
-            yield _due_row(key)
 
     def put_due(self, when: float, host: str) -> None:
         key = _microseconds(when)
@@ -620,10 +593,6 @@ class RocksStore(Database):
     def kv(self, name: str) -> KV:
         return FamilyKV(self, "kv", name.encode() + b"\0")
 
-    @property
-    def meta(self) -> KV:
-        return FamilyKV(self, "meta")
-
 
 Store = MemoryStore | RocksStore
 
@@ -632,15 +601,13 @@ def _due_row(key: bytes) -> tuple[float, str]:
     return _DUE.unpack_from(key)[0] / 1e6, key[_DUE.size :].decode()
 
 
-def open_store(
-    folder: Path, *, memory: int, power_safe: bool = False, secondary: Path | None = None
-) -> RocksStore:
+def open_store(folder: Path, *, memory: int, secondary: Path | None = None) -> RocksStore:
     """Open ``store`` in *folder*, with archive and sieve beside it as far as they exist.
 
     Arguments as in `RocksStore`; with *secondary* all is read only. Raises `JobDamagedError`.
     """
     path = folder / STORE_FOLDER
-    store = RocksStore(path, memory=memory, power_safe=power_safe, secondary=secondary)
+    store = RocksStore(path, memory=memory, secondary=secondary)
     try:
         # After the store: a URL that moves there meanwhile is in both.
         open_seen(store, folder, readonly=secondary is not None)

@@ -90,7 +90,7 @@ class Archiver:
     def _portion(self) -> bool:
         store, archive = self._store, self._archive
         self._flush()
-        if store.dirty:
+        if store.backlog:
             return True  # a page that is done, and has to wait for the disk
         rows = list(islice(store.states(b"", self._after or b""), _PORTION))
         moving = [key for key, state in rows if archive.takes(key, state)]
@@ -99,7 +99,7 @@ class Archiver:
             if store.power_safe:
                 archive.urls.sync()
             for key in moving:
-                store.delete_state(key)
+                store.put_state(key, None)
         self._kept += len(rows) - len(moving)
         self._after = rows[-1][0] if len(rows) == _PORTION else None
         return self._after is not None
@@ -296,9 +296,9 @@ class SieveQueue:
                 take(way, [key for key, _ in links], new)
             else:
                 for mark, _ in links:
-                    state = self._store.row(mark)
+                    state = self._store.state(mark, sieved=False)
                     if state is not None and needs_no_row(mark, state):
-                        self._store.delete_state(mark)
+                        self._store.put_state(mark, None)
             self._rows.delete(number)
             self.first_number = number + len(keys)
             yield

@@ -135,7 +135,6 @@ class UrlStates:
         self.cache = FingerprintCache(cache)
         self.domains = DomainCounts(store)
         self.volatile = 0  # volatile entries that are pending
-        self.fetched = 0  # pages that this process has done, also those that were handed over since
         self.sieve_queue: SieveQueue | None = None
         self.on_refused: Callable[[bytes, float], None] | None = None
         self.breadth_first = order is BREADTH_FIRST
@@ -237,7 +236,7 @@ class UrlStates:
 
     def _end(self, key: bytes, state: bytes) -> None:
         if self.sieve_queue is not None and self.sieve_queue.concluded(key, state):
-            self._store.delete_state(key)
+            self._store.put_state(key, None)
         else:
             self._store.put_state(key, state)
 
@@ -274,10 +273,7 @@ class UrlStates:
         """Write another agent's pending *entry* with its packed *state*, behind what is there."""
         self._store.put_state(entry.identity, state)
         self._count(entry, record, 1)
-        if last:
-            self._give_last_key(entry)
-        else:
-            self._give_key(entry, record.head, tried=entry.attempts > 0)
+        self._give_key(entry, record.head, tried=entry.attempts > 0, last=last)
 
     def import_state(self, key: bytes, host: str, record: HostRecord, state: UrlState) -> None:
         self._end(key, state.to_bytes())
@@ -289,16 +285,11 @@ class UrlStates:
         if not entry.volatile:
             self._store.delete_row(entry.host, entry.key)
 
-    def put_last(self, entry: Entry) -> None:
+    def move(self, entry: Entry, record: HostRecord, *, last: bool = False) -> None:
+        """Give a pending *entry* the place of its priority of now, or the *last* one."""
         if not entry.volatile:
             self._store.delete_row(entry.host, entry.key)
-        self._give_last_key(entry)
-
-    def put_first(self, entry: Entry, record: HostRecord, priority: int) -> None:
-        if not entry.volatile:
-            self._store.delete_row(entry.host, entry.key)
-        entry.priority = max(entry.priority, priority)
-        self._give_key(entry, record.head)
+        self._give_key(entry, record.head, last=last)
 
     def write_states(self, states: list[tuple[bytes, bytes]]) -> None:
         """Write the last states of the volatile entries of a page that is done."""
@@ -306,15 +297,12 @@ class UrlStates:
             self._store.put_state(identity, state)
             self._volatile_known.discard(identity)
 
-    def _give_key(self, entry: Entry, head: bytes, *, tried: bool = False) -> None:
+    def _give_key(
+        self, entry: Entry, head: bytes, *, tried: bool = False, last: bool = False
+    ) -> None:
         self.counters.sequence += 1
-        entry.key = self._order.key(entry, self.counters.sequence, head, tried=tried)
-        if not entry.volatile:
-            self._store.put_row(entry)
-
-    def _give_last_key(self, entry: Entry) -> None:
-        self.counters.sequence += 1
-        entry.key = last_key(self.counters.sequence)
+        number = self.counters.sequence
+        entry.key = last_key(number) if last else self._order.key(entry, number, head, tried=tried)
         if not entry.volatile:
             self._store.put_row(entry)
 

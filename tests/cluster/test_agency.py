@@ -45,14 +45,14 @@ def agent(**store: Any) -> Any:
 def test_nobody_is_told_of_what_is_not_on_disk(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also while the crawl is being stopped with a disk that is full."""
     monkeypatch.setattr(agency, "_DISK", 0.0)
-    here = agent(dirty=True)
+    here = agent(backlog=1)
 
     async def test() -> None:
         written = asyncio.ensure_future(Agent.write_durably(here))
         for _ in range(10):
             await asyncio.sleep(0)
         assert not written.done()
-        here.crawl.store.dirty = False
+        here.crawl.store.backlog = 0
         async with asyncio.timeout(60):
             await written
 

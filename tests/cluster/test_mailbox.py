@@ -128,8 +128,8 @@ class Agent:
 
     def pending(self) -> set[str]:
         """The URLs in its queues."""
-        hosts = self.store.hosts_between(b"", b"\xff" * 3)
-        return {row.url for host in hosts for row in self.store.rows(host, b"", 1_000)}
+        hosts = self.store.records()
+        return {row.url for host, _ in hosts for row in self.store.rows(host, b"", 1_000)}
 
 
 async def until(true: Callable[[], object]) -> None:
@@ -298,7 +298,7 @@ def test_what_is_sent_is_on_disk_before(
         dirty = []
 
         def send(to: str, message: PackedMessage) -> bool:
-            dirty.append(a.store.dirty)
+            dirty.append(a.store.backlog)
             if more:
                 loop.call_soon(a.frontier.admission.schedule, [more.pop()], 0.0)
             a.post.sent.append((to, message))

@@ -48,7 +48,7 @@ def crawl_without_requests(clock: list[float]) -> Any:
         )),
         stopping=False, engine=SimpleNamespace(flush=lambda: None),
         seeds=SimpleNamespace(awaited=True), wake=lambda: None,
-        store=SimpleNamespace(kv=lambda name: kvs.setdefault(name, MemoryKV()), dirty=False),
+        store=SimpleNamespace(kv=lambda name: kvs.setdefault(name, MemoryKV()), backlog=0),
     )  # fmt: skip
 
 

@@ -42,7 +42,7 @@ def test_nothing_remains_in_the_files(tmp_path: Path) -> None:
     assert remains(tmp_path / "store")
     for n, key in enumerate(keys):
         store.delete_row(HOST, key)
-        store.delete_state(state_key(HOST, f"http://{HOST}/{n}"))
+        store.put_state(state_key(HOST, f"http://{HOST}/{n}"), None)
     store.flush()
     eraser = store.erase(ranges_of_host(HOST))
     eraser.join()
@@ -75,7 +75,7 @@ def test_a_full_disk_is_told(tmp_path: Path, in_tables: bool) -> None:
         rows(store, "other.test", 2_000)
         for n, key in enumerate(rows(store, HOST, 2_000)):
             store.delete_row(HOST, key)
-            store.delete_state(state_key(HOST, f"http://{HOST}/{n}"))
+            store.put_state(state_key(HOST, f"http://{HOST}/{n}"), None)
         store.flush()
         if in_tables:
             [family.flush() for family in store._families.values()]  # a variable would hold it

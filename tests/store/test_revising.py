@@ -205,7 +205,7 @@ def test_hosts_on_disk_wait_for_a_rule_and_come_back(tmp_path: Path) -> None:
     crawl.run(until=2_000.0)
     assert crawl.fetches == []
     # All but a few have their turn, and are found to be barred; then they wait apart.
-    barred = [due for due, _ in store.all_due() if EXCLUDED_BAND <= due < 1e13]
+    barred = [due for due, _ in store.due(None) if EXCLUDED_BAND <= due < 1e13]
     assert len(barred) > 250
     wait = crawl.frontier.leases.next_visit_in(crawl.now)
     assert wait in (math.inf, pytest.approx(4e12, rel=1e-2))
@@ -228,7 +228,7 @@ def test_hosts_on_disk_wait_for_a_rule_and_come_back(tmp_path: Path) -> None:
 
 def _check(store: RocksStore) -> Iterator[str]:
     """Rows of waiting hosts that do not agree with the hosts' records."""
-    for due, key in store.all_due():
+    for due, key in store.due(None):
         record = store.record(key)
         if record is None or record.due != due:
             yield key
@@ -433,7 +433,7 @@ def test_the_portion_on_disk_is_bounded(tmp_path: Path, monkeypatch: pytest.Monk
         cursor = frontier.policy_update.examine_excluded(*cursor, 4, 0.0)
         steps += 1
     assert steps == 7
-    waiting = [key for due, key in store.all_due() if due >= EXCLUDED_BAND]
+    waiting = [key for due, key in store.due(None) if due >= EXCLUDED_BAND]
     assert waiting == ["h07.t"]
     assert store.record("h07.t").why == "blocked (h07.t, rules, line 1)"  # type: ignore[union-attr]
     store.close()

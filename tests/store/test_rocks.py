@@ -17,7 +17,7 @@ from support.virtual_crawl import copy_of
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, order_key, state_key
 from scrapy_spider_suite.store import rocks_store
-from scrapy_spider_suite.store.rocks_store import FAMILIES, RocksStore
+from scrapy_spider_suite.store.rocks_store import FAMILIES, FamilyKV, RocksStore
 from scrapy_spider_suite.store.rows import PENDING, HostRecord
 
 MEMORY = 4 << 20
@@ -41,7 +41,7 @@ def put_everywhere(store: RocksStore, value: bytes) -> None:
     store.put_record("a.t", HostRecord())
     store.put_due(1.0, "a.t")
     store.kv("x").put(b"key", value)
-    store.meta.put(b"key", value)
+    FamilyKV(store, "meta").put(b"key", value)
 
 
 def check_everywhere(store: RocksStore, value: bytes) -> None:
@@ -53,7 +53,7 @@ def check_everywhere(store: RocksStore, value: bytes) -> None:
     assert store.due(5) == [(1.0, "a.t")]
     assert store.kv("x").get(b"key") == value
     assert list(store.kv("x").items()) == [(b"key", value)]
-    assert store.meta.get(b"key") == value
+    assert FamilyKV(store, "meta").get(b"key") == value
 
 
 def test_nothing_is_unpickled(tmp_path: Path) -> None:
@@ -123,7 +123,7 @@ def test_a_reader_beside_a_writer(tmp_path: Path) -> None:
     assert reader.state(b"key") == b"later"
     assert [host for host, _ in reader.records()] == ["a.t"]
     assert [row.url for row in reader.all_rows()] == ["http://a.t/"]
-    assert list(reader.all_due()) == [(1.0, "a.t")]
+    assert list(reader.due(None)) == [(1.0, "a.t")]
     reader.close()
 
 
@@ -214,7 +214,7 @@ def test_what_could_not_be_written_is_kept(tmp_path: Path) -> None:
     store.put_state(b"key", b"value")
     store._db = real
     store.flush()
-    assert not store.dirty
+    assert not store.backlog
     store.close()
     check_everywhere(RocksStore(tmp_path / "store", memory=MEMORY), b"value")
 

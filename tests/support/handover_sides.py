@@ -92,7 +92,7 @@ class Side:
         if state == "archived":
             assert self.store.archive is not None
             self.store.archive.add([state_key(host, url)])
-            self.store.delete_state(state_key(host, url))
+            self.store.put_state(state_key(host, url), None)
 
     def dump(self, units: UnitSet) -> HostDump:
         """What gives *units*."""

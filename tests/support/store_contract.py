@@ -72,13 +72,13 @@ class StoreContract(ABC):
         record = HostRecord()
         seen: list[str] = []
         store.put_record("a.t", record)
-        assert store.dirty == store.durable
+        assert bool(store.backlog) == store.durable
         record.pending = 3
         assert [(host, each.pending) for host, each in store.records()] == [("a.t", 3)]
         store.update_record = lambda host, record: seen.append(host)
         record.pending = 7
         store.flush()
-        assert not store.dirty
+        assert not store.backlog
         assert seen == ["a.t"] * store.durable
         store = self.again(store, tmp_path)
         assert [(host, each.pending) for host, each in store.records()] == [("a.t", 7)]
@@ -90,7 +90,7 @@ class StoreContract(ABC):
         store.flush()
         store.put_state(b"waits", b"new")
         store.put_state(b"disk", b"new")
-        store.delete_state(b"gone")
+        store.put_state(b"gone", None)
         keys = [b"unknown", b"disk", b"waits", b"gone", b"disk"]
         for few in (keys, keys[:1], keys[1:2], []):
             assert store.find_states(few) == [store.state(key) for key in few]
@@ -107,13 +107,12 @@ class StoreContract(ABC):
         assert list(store.kv("abc").items()) == []
 
     def test_nothing_waits_after_a_flush(self, store: Store) -> None:
-        """`dirty` and `backlog` say whether there is anything to write."""
-        assert not store.dirty
+        """`backlog` says whether there is anything to write."""
+        assert not store.backlog
         store.put_state(b"key", PENDING)
         store.put_row(row("a.t", 1))
-        assert store.dirty == bool(store.backlog) == store.durable
+        assert bool(store.backlog) == store.durable
         store.flush()
-        assert not store.dirty
         assert store.backlog == 0
 
     def test_reading_writes_nothing(self, store: Store) -> None:

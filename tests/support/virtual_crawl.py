@@ -153,6 +153,7 @@ class Crawl:
         self.frontier.admission.router = routing
         self.frontier.open(start)
         self.web = web
+        self.capacity = capacity
         self.now = start
         self.ticks = 0
         self.watch = Watch(policy, floor=start if unclean else None)

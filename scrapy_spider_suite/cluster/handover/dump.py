@@ -279,11 +279,11 @@ class HostDump:
         """Yield the hosts of the units; None between portions."""
         for count, (begin, end) in enumerate(self._units.prefixes(), 1):
             after = begin
-            while portion := list(islice(self._store.hosts_between(after, end), ROWS)):
-                for host in portion:
+            while portion := list(islice(self._store.records(after, end), ROWS)):
+                for host, _ in portion:
                     if self._units.has_host(host):
                         yield host
-                after = host_key(portion[-1]) + b"\0"
+                after = host_key(portion[-1][0]) + b"\0"
                 yield None
             if not count % _RANGES:
                 yield None
@@ -479,7 +479,7 @@ class HostDump:
         for portion in self._states(host):
             for name, state in portion:
                 if state.state is State.PENDING:
-                    self._store.delete_state(prefix + name)
+                    self._store.put_state(prefix + name, None)
                     self._context.states.forget(prefix + name)
                 else:
                     self._context.edits.forget_state(host, name, state)

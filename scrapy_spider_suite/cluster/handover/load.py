@@ -123,7 +123,7 @@ class Conflicts:
         """Unqueue a marked *entry*, or leave it; return whether to walk again."""
         early = sequence_of(entry.key) <= mark.until
         if mark.kind == _STATE:
-            data = self._store.row(entry.identity)
+            data = self._store.state(entry.identity, sieved=False)
             state = _UNTRIED if data is None else UrlState.from_bytes(data)
             if early and not is_forced(entry, state) and self._context.unqueue(entry):
                 self._conclude(entry.host, entry.identity, mark)  # at once: no URL is lost
@@ -155,7 +155,7 @@ class Conflicts:
 
 def known_state(context: HandoverContext, key: bytes) -> bytes | None:
     """Return the packed state here of the URL with *key*, also if only the sieve has it."""
-    row, sieved = context.store.row(key), context.store.sieve
+    row, sieved = context.store.state(key, sieved=False), context.store.sieve
     return DONE_200 if row is None and sieved is not None and sieved.has(key) else row
 
 
@@ -403,7 +403,7 @@ class HostLoad:
     def _merge_kept(self, host: str, name: str, key: bytes, value: bytes) -> None:
         context = self._context
         if name == "revisits" and key.startswith(PLAN):
-            data = self._store.row(key[1:])
+            data = self._store.state(key[1:], sieved=False)
             waits = data is None or UrlState.from_bytes(data).state is not State.PENDING
             context.plans.import_plan(key[1:], RevisitPlan.from_bytes(value), waits=waits)
         elif name == "traps" and key == host.encode():
@@ -445,11 +445,11 @@ class HostLoad:
         slots = fingerprints.slots_of(rows)
         for begin, stop in self._units.prefixes(int(slots.min()), int(slots.max()) + 1):
             after = begin
-            while hosts := list(islice(self._store.hosts_between(after, stop), ROWS)):
-                for host in hosts:
+            while hosts := list(islice(self._store.records(after, stop), ROWS)):
+                for host, _ in hosts:
                     if self._records.get(host).pending:
                         yield from self._unqueue_done_of(host, sieved, rows)
-                after = host_key(hosts[-1]) + b"\0"
+                after = host_key(hosts[-1][0]) + b"\0"
                 yield False
 
     def _unqueue_done_of(self, host: str, sieved: SieveIndex, rows: Rows) -> Steps:
@@ -460,10 +460,10 @@ class HostLoad:
             )
             for number in np.flatnonzero(fingerprints.are_among(rows, asked)).tolist():
                 entry = entries[number]
-                data = self._store.row(entry.identity)
+                data = self._store.state(entry.identity, sieved=False)
                 forced = is_forced(entry, UrlState.from_bytes(data or DONE_200))
                 if not forced and self._context.unqueue(entry):
-                    self._store.delete_state(entry.identity)
+                    self._store.put_state(entry.identity, None)
                     self._context.restore_revisit(entry.identity)
             after = entries[-1].key
             yield False

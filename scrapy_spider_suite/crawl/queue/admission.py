@@ -420,7 +420,7 @@ class Admission:
             return
 
         def add(origin: LinkOrigin, keys: list[bytes], new: list[bytes]) -> None:
-            found = dict(zip(new, store.find_rows(new), strict=True))
+            found = dict(zip(new, store.find_states(new, sieved=False), strict=True))
             AdmissionBatch(self._frontier, found, now).add_links(keys, origin)
 
         for _ in queue.hand_out(add):

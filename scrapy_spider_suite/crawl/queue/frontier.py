@@ -149,6 +149,7 @@ class Commit:
 
     def __init__(self, frontier: Frontier) -> None:
         self.held = 0
+        self.fetched = 0  # pages that this process has done, also those that were handed over since
         self.listeners: list[Callable[[Fetch, Event], None]] = []
         self.guesses = SchemeGuesses(frontier.store)
         self.planner = RevisitPlanner(
@@ -218,7 +219,7 @@ class Commit:
         else:
             states.remove(entry, record)
             states.conclude(entry, record, event, fetch.status, wall)
-            states.fetched += state is State.DONE
+            self.fetched += state is State.DONE
             if entry.flags & Flag.SPECULATIVE:
                 frontier.traps.miner.concluded(entry, event)
             self.planner.concluded(fetch, event, wall)
@@ -316,7 +317,7 @@ class Frontier:
 
     def flush(self) -> None:
         """Make all changes durable. Raises `StoreWriteError`; nothing is lost then."""
-        if self.store.dirty:
+        if self.store.backlog:
             for save in self._before_flush:
                 save()
             self.counters.save(self.store)
@@ -358,7 +359,8 @@ class Frontier:
 
     def close(self) -> None:
         """Write the clocks and records that are newer in memory. Leased URLs stay pending."""
-        self.residents.close()
+        for key, host in self.workbench.hosts.items():
+            self.store.put_record(key, host.record)
         self.traps.stats.save()
         self.flush()
 
@@ -371,7 +373,7 @@ class Frontier:
             pending=self.pending, leased=self.leases.out, in_sieve=self.states.in_sieve,
             hosts=len(self.workbench.hosts), addresses=len(self.workbench.addresses),
             unresolved=len(self.residents.unresolved), abandoning=len(self.health.given_up),
-            unextracted=len(self.stored_links.waiting), fetched=self.states.fetched,
+            unextracted=len(self.stored_links.waiting), fetched=self.commit.fetched,
         )  # fmt: skip
 
 
@@ -386,7 +388,8 @@ class UrlEdits:
         self._states = frontier.states
 
     def hosts(self, after: str, limit: int) -> list[tuple[str, HostRecord]]:
-        return list(islice(self._store.records(after), limit))
+        begin = host_key(after) + b"\0" if after else b""
+        return list(islice(self._store.records(begin), limit))
 
     def urls(self, host: str, after: bytes, limit: int) -> list[tuple[bytes, UrlState]]:
         """Up to *limit* URLs of *host* with rows, beyond *after*: rest of the key, and state."""
@@ -416,7 +419,8 @@ class UrlEdits:
             return False
         record = self._records.touch(entry.host)
         self._remove_from_front(entry)
-        self._states.put_first(entry, record, FIRST)
+        entry.priority = max(entry.priority, FIRST)
+        self._states.move(entry, record)
         residents.push(entry, record, now)
         return True
 
@@ -469,7 +473,7 @@ class UrlEdits:
         self._forget_state(host_key(host) + name)
 
     def _forget_state(self, key: bytes) -> None:
-        self._store.delete_state(key)
+        self._store.put_state(key, None)
         self._states.forget(key)
         self._frontier.commit.planner.forget(key)
 

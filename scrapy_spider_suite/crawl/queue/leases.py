@@ -72,7 +72,7 @@ class BlockedUrlCheck:
                 all_excluded = exclusion
             else:
                 record = residents.records.touch(entry.host)
-                self._frontier.states.put_last(entry)
+                self._frontier.states.move(entry, record, last=True)
                 residents.push(entry, record, now)
         if visit.entries:
             return True
@@ -398,7 +398,7 @@ class TrapCheck:
             return
         frontier.states.remove(entry, frontier.residents.records.touch(entry.host))
         frontier.states.cache.forget(entry.identity)
-        frontier.store.delete_state(entry.identity)
+        frontier.store.put_state(entry.identity, None)
 
     def _event(self, entry: Entry) -> Event | None:
         if self._frontier.traps.miner.gave_up(entry):

@@ -305,9 +305,9 @@ class Traps:
     def __init__(
         self, store: Store, policy: Policy, stats: TrapStats, known: Callable[[bytes], bool],
         has_values: Callable[[str, list[str]], bool] | None = None,
-        met: Counter[Trap] | None = None,
+        met: dict[Trap, int] | None = None,
     ) -> None:  # fmt: skip
-        self.met: Counter[Trap] = Counter() if met is None else met
+        self.met: dict[Trap, int] = Counter() if met is None else met
         self._policy = policy
         self._limits, self._year = policy.traps, 0
         self._quick = QuickTest(policy.traps, 0)

@@ -148,7 +148,7 @@ class ItemFiles:
         if crawl is None:
             return True
         write_changes(crawl)
-        return not crawl.store.dirty
+        return not crawl.store.backlog
 
     async def _run(self, function: Callable[..., _T], *arguments: Any) -> _T:
         return await asyncio.get_running_loop().run_in_executor(self._thread, function, *arguments)

@@ -167,7 +167,7 @@ class RunningJob(job_target.JobTarget):
 
     def commit(self) -> bool:
         self._flush()
-        return not self.store.dirty
+        return not self.store.backlog
 
     def forget_robots(self, origin: str) -> bool:
         robots = self._crawl.robots

@@ -129,7 +129,7 @@ def test_a_disk_that_is_full_puts_a_file_off(
 
     async def test(at: At) -> None:
         at.side.store.kv("agent").put(b"number", b"1")
-        assert at.side.store.dirty
+        assert at.side.store.backlog
         with monkeypatch.context() as patch:
             patch.setattr(RocksStore, method, full)
             for number in (1, 2):

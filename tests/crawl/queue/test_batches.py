@@ -178,7 +178,7 @@ def test_of_a_page_that_leads_nowhere_new_nothing_is_written(tmp_path: Path) -> 
     assert side.frontier.admission.add_links(origin, links, 0.0) == len(links)
     side.frontier.flush()
     assert side.frontier.admission.add_links(origin, links, 0.0) == 0
-    assert not side.store.dirty
+    assert not side.store.backlog
     assert side.frontier.counters.filtered == len(links)
 
 

@@ -156,7 +156,7 @@ class AtRandom(RuleBasedStateMachine):
     def the_hosts_on_disk_are_counted(self) -> None:
         """By reason, and the minute of the first, as if they were counted anew."""
         residents = self.frontier.residents
-        due = [(due_time(when), host) for when, host in self.store.all_due() if when < RESIDENT]
+        due = [(due_time(when), host) for when, host in self.store.due(None) if when < RESIDENT]
         rows = [(when, residents.records.get(host)) for when, host in due]
         anew = DiskWaits(MemoryStore(), rows)
         wall = WALL + self.now
@@ -383,7 +383,7 @@ class SiftedAtRandom(AtRandom):
 
     def state_of(self, url: str) -> State:
         """What waits is pending; what the sieve alone knows is done, if it was fetched."""
-        data = self.store.row(entry(url).identity)
+        data = self.store.state(entry(url).identity, sieved=False)
         if data is not None:
             return UrlState.from_bytes(data).state
         return State.DONE if url in self.over else State.PENDING
@@ -392,7 +392,7 @@ class SiftedAtRandom(AtRandom):
         """Commit a page; it may need no row then."""
         identity = fetch.entry.identity
         super().settle(fetch)
-        if self.store.row(identity) is None:
+        if self.store.state(identity, sieved=False) is None:
             assert self.store.state(identity) is not None, f"{fetch.entry.url} was lost"
             self.over.add(fetch.entry.url)
 
@@ -402,7 +402,8 @@ class SiftedAtRandom(AtRandom):
         self.note_what_failed()
         frontier = self.frontier
         left = self.scheduled - self.over
-        waiting = {url for url in left if self.store.row(entry(url).identity) is None}
+        state = self.store.state
+        waiting = {url for url in left if state(entry(url).identity, sieved=False) is None}
         assert frontier.pending == len(left - waiting)
         assert frontier.states.in_sieve >= len(waiting)
         assert frontier.counters.done + frontier.counters.failed == len(self.over)

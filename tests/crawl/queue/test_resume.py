@@ -53,7 +53,7 @@ def resume(crawl: Crawl, folder: Path, *, after: float, unclean: bool) -> Crawl:
     store = RocksStore(folder / "store", memory=MEMORY)
     # Another process: its monotonic clock has nothing to do with the first one's.
     return Crawl(
-        store, crawl.web, crawl.watch.policy, capacity=crawl.frontier.residents.capacity,
+        store, crawl.web, crawl.watch.policy, capacity=crawl.capacity,
         start=5_000.0, wall=wall, resume=True, unclean=unclean,
     )  # fmt: skip
 
@@ -193,7 +193,7 @@ class Copying(RocksStore):
 
     def flush(self) -> None:
         """See `RocksStore`."""
-        waits = self.dirty
+        waits = self.backlog
         super().flush()
         if waits:
             self.written()
