@@ -25,7 +25,6 @@ from w3lib.encoding import html_to_unicode
 from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs import pack_file, reader
 from scrapy_spider_suite.packs.cdxj import RecordBundle, bundle_records
-from scrapy_spider_suite.packs.pack_file import PackFile
 from scrapy_spider_suite.packs.reader import Packs, Page, Selection, pages
 from scrapy_spider_suite.packs.warc import CrawlInfo, warcinfo
 from scrapy_spider_suite.runtime import files
@@ -62,7 +61,7 @@ def export_warc(
         raise PackError(f"neither a folder nor a name that ends with {extension}: {target}")
     if folder:
         target.mkdir(parents=True, exist_ok=True)
-    pack: PackFile | None = None
+    pack: pack_file.PackFile | None = None
     try:
         for _, bundle in reader.captures(packs, selection):
             if pack is None or (folder and pack.size >= file_max):
@@ -84,11 +83,11 @@ def export_warc(
     return done
 
 
-def _begin(path: Path, form: str, crawl: CrawlInfo, now: float) -> PackFile:
+def _begin(path: Path, form: str, crawl: CrawlInfo, now: float) -> pack_file.PackFile:
     if path.exists():
         raise PackError(f"it is there already: {path}")
     try:
-        pack = PackFile(path, pack_file.make_container(form), now)
+        pack = pack_file.PackFile(path, pack_file.make_container(form), now)
     except FileExistsError as error:
         raise PackError(f"an export was not finished: remove {path}{pack_file.OPEN}") from error
     pack.append([RecordBundle([warcinfo(crawl, path.name, now)], [])])

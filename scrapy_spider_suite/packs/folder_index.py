@@ -24,8 +24,6 @@ from typing import Final, NamedTuple
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj, pack_file
-from scrapy_spider_suite.packs.cdxj import GrowingLines, IndexEntry, Located, SortedLines
-from scrapy_spider_suite.packs.pack_file import RecordGroup
 from scrapy_spider_suite.packs.warc import clean_url
 from scrapy_spider_suite.runtime.files import lock_file
 from scrapy_spider_suite.runtime.helper_processes import last_error_line, start_helper
@@ -51,16 +49,16 @@ def build_index(pack: str | Path, named: Path | None = None) -> int:
     return count
 
 
-def index_entries(pack: Path, name: str) -> Iterator[IndexEntry]:
+def index_entries(pack: Path, name: str) -> Iterator[cdxj.IndexEntry]:
     """Yield the entries of *pack*, called *name*, in the order of the pack."""
-    groups = (found for found in pack_file.scan(pack) if isinstance(found, RecordGroup))
+    groups = (found for found in pack_file.scan(pack) if isinstance(found, pack_file.RecordGroup))
     for bundle in captures_of(chain.from_iterable(group.records() for group in groups)):
         yield from cdxj.entries_for(bundle, name)
 
 
-def captures_of(records: Iterable[Located]) -> Iterator[list[Located]]:
+def captures_of(records: Iterable[cdxj.Located]) -> Iterator[list[cdxj.Located]]:
     """Group the records of each capture: the records that follow a page and name it."""
-    bundle: list[Located] = []
+    bundle: list[cdxj.Located] = []
     for located in records:
         if bundle and not cdxj.is_same_capture(located[0], bundle):
             yield bundle
@@ -89,7 +87,7 @@ _TICK: Final = 100_000_000
 class IndexRun(NamedTuple):
     """One file of the folder's index, and the packs that it covers."""
 
-    lines: SortedLines
+    lines: cdxj.SortedLines
     packs: frozenset[str]
     merged: bool
 
@@ -154,7 +152,7 @@ class FolderIndex:
         found: list[tuple[Path, bytes]] = []
         for path in self._open:
             try:
-                found += [(path, line) for line in GrowingLines(path).find(prefix)]
+                found += [(path, line) for line in cdxj.GrowingLines(path).find(prefix)]
             except FileNotFoundError:  # the pack is closed by now
                 self._seen = -1
                 self._refresh()
@@ -194,7 +192,7 @@ def merge_indexes(folder: Path) -> int:
             head = _HEAD + json.dumps({"packs": sorted(packs)}).encode() + b"\n"
             lines = (line + b"\n" for line in heapq.merge(*map(run_lines, group)))
             cdxj.write_lines(chain([head], lines), path)
-            merged = IndexRun(SortedLines(path), packs, True)
+            merged = IndexRun(cdxj.SortedLines(path), packs, True)
             found = [run for run in found if run not in group] + [merged]
             for run in group:
                 if run.merged:
@@ -225,7 +223,7 @@ def _known(path: Path, known: dict[Path, IndexRun] | None, *, kept: bool = True)
     try:
         if run is not None and cdxj.file_identity(path.stat()) == run.lines.identity:
             return run
-        lines = SortedLines(path, kept=kept)
+        lines = cdxj.SortedLines(path, kept=kept)
         packs = _packs_in(lines) if merged else frozenset([pack.name])
         if packs and _is_sound(lines, pack):
             return IndexRun(lines, packs, merged)
@@ -235,7 +233,7 @@ def _known(path: Path, known: dict[Path, IndexRun] | None, *, kept: bool = True)
     return None
 
 
-def _packs_in(merged: SortedLines) -> frozenset[str]:
+def _packs_in(merged: cdxj.SortedLines) -> frozenset[str]:
     with suppress(ValueError, TypeError, KeyError, RecursionError):
         packs = json.loads(next(iter(merged), b"").removeprefix(_HEAD))["packs"]
         return frozenset(map(str, packs))
@@ -246,7 +244,7 @@ def _pack_of(index: Path) -> Path:
     return index.with_name(index.name.removesuffix(pack_file.INDEX))
 
 
-def _is_sound(lines: SortedLines, pack: Path) -> bool:
+def _is_sound(lines: cdxj.SortedLines, pack: Path) -> bool:
     if not len(lines):
         with suppress(FileNotFoundError):  # nor can it be made
             return next(index_entries(pack, pack.name), None) is None
@@ -261,7 +259,7 @@ def _is_line(line: bytes) -> bool:
 
 def is_indexed(pack: Path) -> bool:
     with suppress(FileNotFoundError):
-        lines = SortedLines(pack_file.index_path(pack))
+        lines = cdxj.SortedLines(pack_file.index_path(pack))
         return _is_sound(lines, pack) and all(map(_is_line, lines))
     return False
 
@@ -332,7 +330,7 @@ class TemporaryIndexes:
     """Indexes of packs that have none, an open file each; each pack is read once."""
 
     def __init__(self) -> None:
-        self._made: dict[tuple[Path, tuple[int, int, int]], SortedLines] = {}
+        self._made: dict[tuple[Path, tuple[int, int, int]], cdxj.SortedLines] = {}
 
     def find(self, pack: Path, url: str) -> list[cdxj.IndexEntry]:
         """Return every entry of *url* in the closed *pack*. Raises `OSError`."""
@@ -344,6 +342,6 @@ class TemporaryIndexes:
             with tempfile.TemporaryDirectory(prefix="scrapy-packs-") as folder:
                 named = Path(folder) / pack.name
                 build_index(pack, named)
-                self._made[key] = SortedLines(pack_file.index_path(named))
+                self._made[key] = cdxj.SortedLines(pack_file.index_path(named))
         found = map(cdxj.parse_entry, self._made[key].find(f"{cdxj.line_key(url)} ".encode()))
         return [entry for entry in found if entry.url == url]

@@ -23,18 +23,7 @@ from scrapy_spider_suite.errors import (
     PackUploadedError,
 )
 from scrapy_spider_suite.packs import cdxj, folder_index, http_records, pack_file, warc
-from scrapy_spider_suite.packs.cdxj import (
-    PAGE_KINDS,
-    GrowingLines,
-    IndexEntry,
-    Located,
-    SortedLines,
-)
 from scrapy_spider_suite.packs.containers import RECORD_MAX, RecordPlace
-from scrapy_spider_suite.packs.folder_index import FolderIndex, TemporaryIndexes
-from scrapy_spider_suite.packs.http_records import Head, decode_body
-from scrapy_spider_suite.packs.pack_file import Damage, RecordGroup, Uploaded
-from scrapy_spider_suite.packs.warc import Link, Record, parse_date
 from scrapy_spider_suite.runtime.text import media_type
 from scrapy_spider_suite.urls.extract import PageContext, extract_edges
 from scrapy_spider_suite.urls.hosts import is_on_host
@@ -51,8 +40,8 @@ class Page:
     _packs: Packs
     path: Path
     place: RecordPlace
-    record: Record
-    metadata: Record | None
+    record: warc.Record
+    metadata: warc.Record | None
 
     def __repr__(self) -> str:
         return f"<Page {self.url} {self.record.get('WARC-Date')}>"
@@ -66,14 +55,14 @@ class Page:
         return self.record.time
 
     @cached_property
-    def head(self) -> Head:
+    def head(self) -> http_records.Head:
         """The head of the response; status 0 if there is none."""
         mime = self.record.get("Content-Type")
         if not mime.startswith("application/http"):
-            return Head(0, (("Content-Type", mime),))
+            return http_records.Head(0, (("Content-Type", mime),))
         with suppress(PackDamagedError):  # it was stored as it came
             return http_records.parse_head(http_records.split_message(self.record.block)[0])
-        return Head(0, ())
+        return http_records.Head(0, ())
 
     @property
     def status(self) -> int:
@@ -122,14 +111,14 @@ class Page:
         if not self.head.status:
             return self.record.block
         body = http_records.split_message(self.record.block)[1]
-        return decode_body(self.head, body, self._packs.limit)
+        return http_records.decode_body(self.head, body, self._packs.limit)
 
     @property
     def digest(self) -> str:
         return self.record.get("WARC-Payload-Digest")
 
     @property
-    def links(self) -> list[Link]:
+    def links(self) -> list[warc.Link]:
         """The links that the crawl found; unread links are read from the body if it is readable."""
         later = self._note(warc.LINKS_READ_LATER)
         if not later:
@@ -141,7 +130,7 @@ class Page:
         tags = [value for name, value in self.head.fields if name.lower() == "x-robots-tag"]
         content_type, robot = self.head.get("Content-Type") or None, later.partition(" ")[2]
         context = PageContext(self.url, content_type, x_robots_tag=tags, robot=robot)
-        return [Link(*edge) for edge in extract_edges(body, context)[1]]
+        return [warc.Link(*edge) for edge in extract_edges(body, context)[1]]
 
     @property
     def via(self) -> str:
@@ -178,10 +167,10 @@ class Packs:
     def __init__(self, paths: Iterable[Path], limit: int = RECORD_MAX) -> None:
         self.paths = list(paths)
         self.limit = limit
-        self.damage: list[tuple[Path, Damage]] = []
+        self.damage: list[tuple[Path, pack_file.Damage]] = []
         folders = {path if path.is_dir() else path.parent for path in self.paths}
-        self._indexes = [FolderIndex(folder) for folder in sorted(folders)]
-        self._unindexed = TemporaryIndexes()
+        self._indexes = [folder_index.FolderIndex(folder) for folder in sorted(folders)]
+        self._unindexed = folder_index.TemporaryIndexes()
 
     def files(self) -> list[Path]:
         """The packs by name. Raises `OSError`."""
@@ -196,7 +185,7 @@ class Packs:
         for path in self.files():
             yield from self.pages(path)
 
-    def records(self) -> Iterator[Record]:
+    def records(self) -> Iterator[warc.Record]:
         for path in self.files():
             for record, _ in self._located(path):
                 yield record
@@ -206,7 +195,7 @@ class Packs:
         last = _last_complete(path)
         for bundle in folder_index.captures_of(self._located(path)):
             record, place = bundle[0]
-            if record.kind in PAGE_KINDS:
+            if record.kind in cdxj.PAGE_KINDS:
                 if last is not None and place.offset > last:
                     return
                 yield page_of(self, pack_file.closed_path(path), bundle)
@@ -215,7 +204,7 @@ class Packs:
         found = [entry for _, entry in self._find(url)]
         return sorted(found, key=lambda entry: entry.stamp)
 
-    def away(self) -> list[tuple[Path, Uploaded]]:
+    def away(self) -> list[tuple[Path, pack_file.Uploaded]]:
         """The packs that were uploaded and are not here."""
         return list(chain(*map(pack_file.packs_away, filter(Path.is_dir, self.paths))))
 
@@ -237,7 +226,7 @@ class Packs:
 
     def page_at(self, url: str, date: str) -> Page | None:
         """Return the page fetched at that WARC-Date that is no revisit, or None."""
-        if (time := parse_date(date)) is None:
+        if (time := warc.parse_date(date)) is None:
             return None
         stamp = cdxj.timestamp_at(time)
         found = (self._page(folder, entry) for folder, entry in self._find(url)
@@ -292,11 +281,11 @@ class Packs:
             raise PackDamagedError(f"the index of {path} leads to {record.url}, not {entry.url}")
         return Page(self, path, entry.place, record, metadata)
 
-    def _located(self, path: Path) -> Iterator[tuple[Record, RecordPlace]]:
+    def _located(self, path: Path) -> Iterator[tuple[warc.Record, RecordPlace]]:
         written = path.name.endswith(pack_file.OPEN)
         try:
             for part in pack_file.scan(path, self.limit):
-                if isinstance(part, RecordGroup):
+                if isinstance(part, pack_file.RecordGroup):
                     yield from part.records()
                 elif not (written and part.torn):
                     logger.warning("%s, %d bytes at %d: %s", path, *part[1::-1], part.why)
@@ -312,7 +301,7 @@ def _last_complete(path: Path) -> int | None:
         return None
     with suppress(PackDamagedError):
         try:
-            line = GrowingLines(pack_file.index_path(path)).last()
+            line = cdxj.GrowingLines(pack_file.index_path(path)).last()
             return cdxj.parse_entry(line).place.offset
         except FileNotFoundError:
             return None if pack_file.closed_path(path).exists() else -1
@@ -330,7 +319,7 @@ class Selection:
     mimes: tuple[str, ...] = ()  # ``text/html``; ``text/*``
     sample: int = 0  # that many pages by chance, always the same
 
-    def accepts(self, entry: IndexEntry) -> bool:
+    def accepts(self, entry: cdxj.IndexEntry) -> bool:
         """Whether *entry* is selected, apart from the sample."""
         status, statuses = f"{entry.status:03d}", (each.replace("x", "?") for each in self.statuses)
         return (
@@ -342,16 +331,16 @@ class Selection:
         )
 
 
-def pack_entries(pack: Path) -> Iterator[IndexEntry]:
+def pack_entries(pack: Path) -> Iterator[cdxj.IndexEntry]:
     """Yield the entries of *pack*, read from it where the index is damaged. Raises `OSError`."""
     closed = pack_file.closed_path(pack)
     for path in (pack, closed):
         index = pack_file.index_path(path)
         try:
-            lines = SortedLines(index) if path == closed else GrowingLines(index)
+            lines = cdxj.SortedLines(index) if path == closed else cdxj.GrowingLines(index)
         except FileNotFoundError:
             continue
-        whole = isinstance(lines, GrowingLines) or not lines.torn
+        whole = isinstance(lines, cdxj.GrowingLines) or not lines.torn
         for line in lines:
             try:
                 yield cdxj.parse_entry(line)
@@ -366,7 +355,7 @@ def pack_entries(pack: Path) -> Iterator[IndexEntry]:
     yield from folder_index.index_entries(closed if closed.exists() else pack, closed.name)
 
 
-def select(packs: Packs, selection: Selection) -> Iterator[tuple[Path, IndexEntry]]:
+def select(packs: Packs, selection: Selection) -> Iterator[tuple[Path, cdxj.IndexEntry]]:
     """Yield the selected entries, pack by pack, by key and time. Raises `OSError`."""
     found = ((pack_file.closed_path(pack), entry) for pack in packs.files()
              for entry in pack_entries(pack) if selection.accepts(entry))  # fmt: skip
@@ -379,7 +368,7 @@ def select(packs: Packs, selection: Selection) -> Iterator[tuple[Path, IndexEntr
     return iter(sorted(sample, key=lambda one: (one[0].name, one[0], one[1].key)))
 
 
-def captures(packs: Packs, selection: Selection) -> Iterator[tuple[Path, list[Located]]]:
+def captures(packs: Packs, selection: Selection) -> Iterator[tuple[Path, list[cdxj.Located]]]:
     """Yield the pack and the records of each selected capture, in their order. Raises `OSError`."""
     for pack, found in groupby(select(packs, selection), key=itemgetter(0)):
         places = {(entry.place.offset, entry.place.start) for _, entry in found}
@@ -391,11 +380,11 @@ def captures(packs: Packs, selection: Selection) -> Iterator[tuple[Path, list[Lo
                     record, place = bundle[0]
                     if place.offset != offset:
                         break
-                    if (offset, place.start) in places and record.kind in PAGE_KINDS:
+                    if (offset, place.start) in places and record.kind in cdxj.PAGE_KINDS:
                         yield pack, bundle
 
 
-def page_of(packs: Packs, pack: Path, bundle: list[Located]) -> Page:
+def page_of(packs: Packs, pack: Path, bundle: list[cdxj.Located]) -> Page:
     record, place = bundle[0]
     found = (other for other, _ in bundle if other.kind == "metadata")
     return Page(packs, pack, place, record, next(found, None))
@@ -407,9 +396,11 @@ def pages(packs: Packs, selection: Selection) -> Iterator[Page]:
         yield page_of(packs, pack, bundle)
 
 
-def _records(packs: Packs, pack: Path, parts: Iterable[RecordGroup | Damage]) -> Iterator[Located]:
+def _records(
+    packs: Packs, pack: Path, parts: Iterable[pack_file.RecordGroup | pack_file.Damage]
+) -> Iterator[cdxj.Located]:
     for part in parts:
-        if isinstance(part, Damage):
+        if isinstance(part, pack_file.Damage):
             if not part.torn:
                 packs.damage.append((pack, part))
             return

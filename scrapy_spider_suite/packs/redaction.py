@@ -21,12 +21,9 @@ from typing import Any, Final, Protocol
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import cdxj, http_records, pack_file
-from scrapy_spider_suite.packs.cdxj import PAGE_KINDS, SortedLines, write_lines
 from scrapy_spider_suite.packs.containers import GzipContainer, PackFrame
 from scrapy_spider_suite.packs.folder_index import build_index, is_indexed, lock_indexes
-from scrapy_spider_suite.packs.http_records import decode_body
 from scrapy_spider_suite.packs.item_file import is_item_pack
-from scrapy_spider_suite.packs.pack_file import Damage, RecordGroup, Uploaded
 from scrapy_spider_suite.packs.warc import Record, sha1_digest, warc_date
 from scrapy_spider_suite.packs.writer import recover_folder
 from scrapy_spider_suite.runtime import files
@@ -191,9 +188,9 @@ def count_redaction(
 
 def _hide(folder: Path, packs: list[Path], target: RedactionTarget) -> None:
     for index in filter(Path.exists, map(pack_file.index_path, packs)):
-        found = SortedLines(index)
+        found = cdxj.SortedLines(index)
         if any(_leads(line, target) for line in found):
-            write_lines((line + b"\n" for line in found if not _leads(line, target)), index)
+            cdxj.write_lines((line + b"\n" for line in found if not _leads(line, target)), index)
     for path in folder.glob("merged-*.cdxj*"):  # those that were begun, too
         path.unlink(missing_ok=True)
     files.sync_path(folder)
@@ -204,7 +201,7 @@ def _elsewhere(folder: Path, target: RedactionTarget) -> list[str]:
     places += [(pack, str(pack)) for pack in pack_file.packs_missing(folder)]
     indexed = ((pack_file.index_path(pack), place) for pack, place in places)
     return [place for index, place in indexed if index.exists()
-            and any(_leads(line, target) for line in SortedLines(index))]  # fmt: skip
+            and any(_leads(line, target) for line in cdxj.SortedLines(index))]  # fmt: skip
 
 
 def _leads(line: bytes, target: RedactionTarget) -> bool:
@@ -224,12 +221,12 @@ class _RecordFilter:
     def filter_record(self, record: Record) -> Record | None:
         accepts = self.target.accepts
         if accepts(record.url):
-            self.receipt.pages += record.kind in PAGE_KINDS
+            self.receipt.pages += record.kind in cdxj.PAGE_KINDS
         elif accepts(record.get("WARC-Refers-To-Target-URI")):
             self.receipt.revisits += 1
         elif not self._gone.isdisjoint(record.all("WARC-Concurrent-To")):
             pass
-        elif record.kind in PAGE_KINDS and self._names(record):
+        elif record.kind in cdxj.PAGE_KINDS and self._names(record):
             self.receipt.mentions += 1
             if not self.target.mentions:
                 return record
@@ -243,7 +240,7 @@ class _RecordFilter:
             return True
         head, body = http_records.split_message(record.block)
         with suppress(PackError):
-            payload = decode_body(http_records.parse_head(head), body)
+            payload = http_records.decode_body(http_records.parse_head(head), body)
             return self._pattern.search(payload) is not None
         return False
 
@@ -265,7 +262,7 @@ class _RecordFilter:
 def _changes(path: Path, keep: _RecordFilter) -> bool:
     found = False
     for part in pack_file.scan(path):
-        if isinstance(part, RecordGroup):
+        if isinstance(part, pack_file.RecordGroup):
             for record, _ in part.records():
                 found |= keep.filter_record(record) is not record
     return found
@@ -284,7 +281,7 @@ def _redact_pack(path: Path, keep: _RecordFilter, note: Callable[[], object]) ->
         old.seek(0)
         file.write(old.read(size) or form.begin("", 0))
         for part in pack_file.scan(path):
-            if isinstance(part, Damage):
+            if isinstance(part, pack_file.Damage):
                 keep.receipt.damaged += part.length
                 continue
             before = [record for record, _ in part.records()]
@@ -301,7 +298,7 @@ def _redact_pack(path: Path, keep: _RecordFilter, note: Callable[[], object]) ->
     if there := pack_file.upload_url(path):
         keep.receipt.uploaded.append(there)
         note()
-        pack_file.mark_uploaded(path, Uploaded(there))  # it is to be uploaded once more
+        pack_file.mark_uploaded(path, pack_file.Uploaded(there))  # it is to be uploaded once more
     # Without an index between the two, so that none leads to what is elsewhere by now.
     pack_file.index_path(path).unlink(missing_ok=True)
     os.replace(new, path)

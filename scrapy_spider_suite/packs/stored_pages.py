@@ -14,7 +14,6 @@ import msgpack  # type: ignore[import-untyped]
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import pack_file
 from scrapy_spider_suite.packs.containers import RECORD_MAX, RecordPlace
-from scrapy_spider_suite.packs.pack_file import find_upload
 from scrapy_spider_suite.packs.reader import Packs, Page
 from scrapy_spider_suite.packs.warc import Record, clean_url, warc_date
 from scrapy_spider_suite.packs.writer import RecordLocation
@@ -89,7 +88,7 @@ class StoredPageFinder:
             except FileNotFoundError as error:
                 if not folder.is_dir():
                     absent = error
-                elif (away := find_upload(folder / stored.location.filename)) is not None:
+                elif (away := pack_file.find_upload(folder / stored.location.filename)) is not None:
                     why = f"{stored.location.filename} was uploaded to {away.url}, and deleted here"
         if absent is not None:
             raise absent

@@ -22,7 +22,6 @@ from scrapy_spider_suite.errors import PackError, PackUploadError
 from scrapy_spider_suite.packs import pack_file
 from scrapy_spider_suite.packs.cdxj import file_identity
 from scrapy_spider_suite.packs.folder_index import build_index, is_indexed, lock_indexes
-from scrapy_spider_suite.packs.pack_file import Uploaded
 from scrapy_spider_suite.packs.warc import warc_date
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.runtime.files import lock_file
@@ -57,7 +56,7 @@ class UploadTarget:
         except ValueError as error:
             raise PackError(str(error)) from error
 
-    def send(self, pack: Path, now: float) -> Uploaded:
+    def send(self, pack: Path, now: float) -> pack_file.Uploaded:
         """Upload the index of *pack*, then *pack*, replacing files of that name.
 
         *now*: seconds since the epoch. Raises `PackUploadError` (the upload is uncertain) and
@@ -68,7 +67,7 @@ class UploadTarget:
         with self._connected(pack) as (system, folder):
             for path, (size, md5) in zip((index, pack), sums, strict=True):
                 self._put(system, path, f"{folder}/{path.name}", size, md5)
-        return Uploaded(self.place(pack), *sums[1], warc_date(now))
+        return pack_file.Uploaded(self.place(pack), *sums[1], warc_date(now))
 
     def require_elsewhere(self, folder: Path) -> None:
         """Raise `PackError` if the target is *folder* itself."""
@@ -131,7 +130,9 @@ class UploadTarget:
         _require_sent(system, target, size, md5, read=self._protocol not in _RENAMES)
 
 
-def upload_pack(pack: Path, target: UploadTarget, now: float, *, keep: bool) -> Uploaded | None:
+def upload_pack(
+    pack: Path, target: UploadTarget, now: float, *, keep: bool
+) -> pack_file.Uploaded | None:
     """Upload *pack*, mark it, and delete it unless *keep*. None: another process has it, or it has
     changed: try again. Raises as `UploadTarget.send`.
     """
@@ -146,7 +147,7 @@ def upload_pack(pack: Path, target: UploadTarget, now: float, *, keep: bool) -> 
                 build_index(pack)
         if pack_file.upload_url(pack) != target.place(pack):
             target.require_free(pack)
-            pack_file.mark_uploaded(pack, Uploaded(target.place(pack)))
+            pack_file.mark_uploaded(pack, pack_file.Uploaded(target.place(pack)))
         done = pack_file.find_upload(pack)
         if done is None or (done.size, done.md5) != _sum_of(pack.open("rb")):
             done = target.send(pack, now)
@@ -199,7 +200,7 @@ class UploadThread:
 
     def __init__(
         self, folder: Path, agent: str, target: UploadTarget, *, keep: bool,
-        report: Callable[[Path, Uploaded | Exception], None],
+        report: Callable[[Path, pack_file.Uploaded | Exception], None],
         rest: Callable[[threading.Event, float | None], object] = threading.Event.wait,
     ) -> None:  # fmt: skip
         self._folder = folder

@@ -11,10 +11,8 @@ import xxhash
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj, http_records, pack_file
-from scrapy_spider_suite.packs.cdxj import Located, SortedLines
 from scrapy_spider_suite.packs.containers import RECORD_MAX, RecordPlace
 from scrapy_spider_suite.packs.folder_index import captures_of, index_entries, index_runs, run_lines
-from scrapy_spider_suite.packs.pack_file import Damage
 from scrapy_spider_suite.packs.warc import Record, sha1_digest
 from scrapy_spider_suite.runtime.text import counted
 
@@ -56,10 +54,10 @@ def verify_pack(path: Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]:
         yield from _verify_index(path, (count, total))
 
 
-def _checked(path: Path, limit: int, found: list[PackFinding]) -> Iterator[Located]:
+def _checked(path: Path, limit: int, found: list[PackFinding]) -> Iterator[cdxj.Located]:
     written = path.name.endswith(pack_file.OPEN)
     for part in pack_file.scan(path, limit):
-        if isinstance(part, Damage):
+        if isinstance(part, pack_file.Damage):
             if not (written and part.torn):
                 kind = "torn" if part.torn else "damaged"
                 found.append(PackFinding(path, kind, part.why, "", part.offset, part.length))
@@ -87,7 +85,7 @@ def _check(path: Path, record: Record, place: RecordPlace) -> Iterator[PackFindi
 def _verify_index(path: Path, true: tuple[int, int]) -> Iterator[PackFinding]:
     index = pack_file.index_path(path)
     try:
-        lines = SortedLines(index)
+        lines = cdxj.SortedLines(index)
     except FileNotFoundError:
         yield PackFinding(path, "index", "there is no index: `scrapy packs merge` makes one")
         return
@@ -127,7 +125,7 @@ def verify_merged(folder: Path) -> Iterator[PackFinding]:
         if run.merged:
             own = [folder / f"{pack}{pack_file.INDEX}" for pack in run.packs]
             try:
-                wanted = _sum(line for path in own for line in SortedLines(path))
+                wanted = _sum(line for path in own for line in cdxj.SortedLines(path))
             except FileNotFoundError as error:
                 what = f"it covers a pack without an index: {error.filename}"
                 yield PackFinding(run.lines.path, "index", what)

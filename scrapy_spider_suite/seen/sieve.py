@@ -17,7 +17,6 @@ import numpy as np
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import lock_folder, store_errors
 from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
 from scrapy_spider_suite.seen.fingerprints import WIDTHS, Mask, fingerprint, fingerprints, rows_of
 from scrapy_spider_suite.seen.sorted_set import PART_ROWS, SetMerge, SortedSet
@@ -49,7 +48,7 @@ class Flush:
 
         After a `StoreWriteError` the next step begins anew. Raises `JobDamagedError` as well.
         """
-        with self._one, store_errors(self._parts.folder):
+        with self._one, files.store_errors(self._parts.folder):
             if self.decided:
                 return False
             try:
@@ -116,10 +115,10 @@ class Sieve:
         self.path = Path(path)
         self.capacity = capacity
         self._width = WIDTHS[bits]
-        self._lock: int | None = None if readonly else lock_folder(self.path)
+        self._lock: int | None = None if readonly else files.lock_folder(self.path)
         self._bucket = bytearray()
         try:
-            with store_errors(self.path):
+            with files.store_errors(self.path):
                 self.parts = SortedSet(self.path, self._width // 8, part, readonly=readonly)
         except BaseException:
             self._unlock()
@@ -179,13 +178,13 @@ class Sieve:
         No flush may run meanwhile; a verdict that is not accepted stays. Raises `StoreWriteError`.
         """
         self._require_verdict()
-        with store_errors(self.path):
+        with files.store_errors(self.path):
             yield from self.parts.remove(slots)
 
     def repair(self) -> None:
         """Write damaged files anew with their readable rows. Raises `StoreWriteError`."""
         self._require_verdict()
-        with store_errors(self.path):
+        with files.store_errors(self.path):
             self.parts.repair()
 
     def _require_verdict(self) -> None:
@@ -226,9 +225,9 @@ class SieveSet:
         self._recent: set[bytes] = set()
         self._merging: set[bytes] = set()
         self._thread: Thread | None = None
-        self._lock = lock_folder(folder := Path(path))
+        self._lock = files.lock_folder(folder := Path(path))
         try:
-            with store_errors(folder):
+            with files.store_errors(folder):
                 self.parts = SortedSet(folder, self._width // 8)
         except BaseException:
             os.close(self._lock)
@@ -282,7 +281,7 @@ class SieveSet:
 
     def _merge(self) -> None:
         try:
-            with store_errors(self.parts.folder):
+            with files.store_errors(self.parts.folder):
                 rows = rows_of(b"".join(self._merging), self._width)
                 merge = SetMerge(self.parts, rows, fresh=True)
                 while merge.step():
@@ -324,13 +323,13 @@ class Checkpoint:
         self._folder = folder
         self._path = folder.with_name(f"{folder.name}.checkpoint")
         self._files, self._unfinished = self._path / "files", self._path / "unfinished"
-        self._lock = lock_folder(self._path)
+        self._lock = files.lock_folder(self._path)
         shutil.rmtree(self._unfinished, ignore_errors=True)
         self.restored = self._files.exists()
         if self.restored:
             shutil.rmtree(folder, ignore_errors=True)
             try:
-                with store_errors(self._path):
+                with files.store_errors(self._path):
                     self._files.replace(folder)
             except BaseException:
                 self.close()
@@ -338,7 +337,7 @@ class Checkpoint:
 
     def save(self) -> None:
         """Save the files, before anything is added. Raises `StoreWriteError`."""
-        with store_errors(self._path):
+        with files.store_errors(self._path):
             copy_files(self._folder, self._unfinished)
             self._unfinished.replace(self._files)
 
@@ -353,7 +352,7 @@ class Checkpoint:
 
 def copy_files(folder: Path, target: Path) -> None:
     """Copy the files of a locked archive or sieve, in any thread. Raises `StoreWriteError`."""
-    with store_errors(target):
+    with files.store_errors(target):
         target.mkdir(parents=True)
         for path in folder.iterdir():
             if not path.is_file() or path.name == files.LOCK_NAME or path.suffix == ".new":

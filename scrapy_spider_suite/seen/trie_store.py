@@ -15,28 +15,8 @@ import numpy as np
 
 from scrapy_spider_suite.errors import JobDamagedError, JobError, JobInUseError, UnknownUrlError
 from scrapy_spider_suite.runtime.files import lock_folder, store_errors, sync_path
+from scrapy_spider_suite.seen import segments, trie_upkeep
 from scrapy_spider_suite.seen.fresh_log import FreshLog
-from scrapy_spider_suite.seen.segments import (
-    ABSENT,
-    CATALOGUE,
-    MAYBE,
-    PRESENT,
-    Catalogue,
-    Ranges,
-    install_catalogue,
-    read_catalogue,
-    write_catalogue,
-)
-from scrapy_spider_suite.seen.trie_upkeep import (
-    MADE,
-    SPLIT,
-    StoreState,
-    TrieDamage,
-    TrieUpkeep,
-    check_store,
-    fresh_keys,
-    remove_urls,
-)
 from scrapy_spider_suite.seen.url_keys import (
     BYTES_A_ROW,
     MAX_KEY,
@@ -50,7 +30,7 @@ DEFAULT_MEMORY: Final = 64 << 20
 _ATTEMPTS: Final = 50  # times that a reader begins anew
 
 
-def open_store(folder: Path, ids: bool, readonly: bool, verify: bool) -> StoreState:
+def open_store(folder: Path, ids: bool, readonly: bool, verify: bool) -> trie_upkeep.StoreState:
     """Open the store in *folder*; a reader begins anew until nothing has changed meanwhile.
 
     Raises `JobInUseError` if that never happens, `JobError`, `StoreWriteError`.
@@ -60,44 +40,47 @@ def open_store(folder: Path, ids: bool, readonly: bool, verify: bool) -> StoreSt
             state = _open_once(folder, ids, readonly, verify)
         except FileNotFoundError:
             continue
-        now = read_catalogue(folder) if readonly else state.catalogue
+        now = segments.read_catalogue(folder) if readonly else state.catalogue
         if now is None or now.serial == state.catalogue.serial:
             return state
         state.log.close()
     raise JobInUseError(f"{folder} changes faster than it can be read: try again")
 
 
-def _open_once(folder: Path, with_ids: bool, readonly: bool, verify: bool) -> StoreState:
-    catalogue = read_catalogue(folder)
+def _open_once(
+    folder: Path, with_ids: bool, readonly: bool, verify: bool
+) -> trie_upkeep.StoreState:
+    catalogue = segments.read_catalogue(folder)
     if catalogue is None and readonly:
         raise JobError(f"{folder} holds no store of URLs")
     catalogue = catalogue or _create(folder, with_ids)
     ids = UrlIds(catalogue.seed, catalogue.twins)
     if not readonly:
-        shutil.rmtree(folder / MADE, ignore_errors=True)
+        shutil.rmtree(folder / trie_upkeep.MADE, ignore_errors=True)
         for path in folder.glob("segment-*"):
             if path.name not in catalogue.files:
                 path.unlink()
-    ranges = Ranges(folder, ids)
+    ranges = segments.Ranges(folder, ids)
     ranges.adopt(catalogue, verify=verify)
     floor = max(row.mark for row in catalogue.ranges)
     log = FreshLog(folder, floor, readonly=readonly)
-    state = StoreState(folder, catalogue, ids, ranges, log, 0, ranges.damage | log.damage)
+    damaged = ranges.damage | log.damage
+    state = trie_upkeep.StoreState(folder, catalogue, ids, ranges, log, 0, damaged)
     state.fresh = _replay(state, readonly)
     return state
 
 
-def _create(folder: Path, ids: bool) -> Catalogue:
-    made = folder / MADE
-    new = Catalogue(1, secrets.randbits(63), ids)
+def _create(folder: Path, ids: bool) -> segments.Catalogue:
+    made = folder / trie_upkeep.MADE
+    new = segments.Catalogue(1, secrets.randbits(63), ids)
     with store_errors(folder):
         made.mkdir(exist_ok=True)
-        write_catalogue(made, new)
-    install_catalogue(made, folder)
+        segments.write_catalogue(made, new)
+    segments.install_catalogue(made, folder)
     return new
 
 
-def _replay(state: StoreState, readonly: bool) -> int:
+def _replay(state: trie_upkeep.StoreState, readonly: bool) -> int:
     log, gone = state.log, list[int]()
     prefixes = [(bytes.fromhex(prefix), mark) for prefix, mark in state.catalogue.removed]
     removed = [(start, mark, *UrlIds.span(start)) for start, mark in prefixes]
@@ -148,7 +131,7 @@ class TrieStore:
 
     def __init__(
         self, path: str | os.PathLike[str], *, ids: bool = True, memory: int = DEFAULT_MEMORY,
-        split: int = SPLIT, readonly: bool = False, verify: bool = True,
+        split: int = trie_upkeep.SPLIT, readonly: bool = False, verify: bool = True,
     ) -> None:  # fmt: skip
         self.path = Path(path)
         self._readonly = readonly
@@ -162,13 +145,14 @@ class TrieStore:
         self._url_ids = state.ids
         # Most stores have no twins: nothing is asked about them.
         self._ident = state.ids.id_of if state.ids.twins else state.ids.hash_id
-        self._upkeep = TrieUpkeep(state, limit=max(1, memory // BYTES_A_ROW), split=split)
+        limit = max(1, memory // BYTES_A_ROW)
+        self._upkeep = trie_upkeep.TrieUpkeep(state, limit=limit, split=split)
 
     def __contains__(self, url: object) -> bool:
         if not isinstance(url, str):
             return False
         key = url.encode("utf-8", "surrogatepass")
-        return self._lookup(key, self._ident(key)) == PRESENT
+        return self._lookup(key, self._ident(key)) == segments.PRESENT
 
     def __len__(self) -> int:
         held = sum(len(segment) for part in self._ranges for segment in part.segments)
@@ -178,7 +162,7 @@ class TrieStore:
         """The id of *url* for the life of the store, from 1 on. Raises `UnknownUrlError`."""
         key = encode(url)
         ident = self._ident(key)
-        if self._lookup(key, ident) != PRESENT:
+        if self._lookup(key, ident) != segments.PRESENT:
             raise UnknownUrlError(f"{self.path} does not hold {url!r}")
         return ident
 
@@ -200,7 +184,7 @@ class TrieStore:
         while low < high:
             part = self._ranges.at(low)
             low = part.high
-            fresh = [key for key, _ in fresh_keys(part, start, self._log)]
+            fresh = [key for key, _ in trie_upkeep.fresh_keys(part, start, self._log)]
             for keys in (fresh, *(segment.keys(start) for segment in part.segments)):
                 yield from map(decode, keys)
 
@@ -212,13 +196,13 @@ class TrieStore:
         ranges = self._ranges  # `Ranges.at`, for each link that is looked up
         part = ranges.all[bisect_right(ranges.lows, ident) - 1]
         # What is there is most likely in the base.
-        said = ABSENT if part.base is None else part.base.lookup(key, ident)
-        if said == PRESENT:
+        said = segments.ABSENT if part.base is None else part.base.lookup(key, ident)
+        if said == segments.PRESENT:
             return said
         if part.recent is not None:
             said = part.recent.lookup(key, ident) or said
-        if said != PRESENT and (handle := part.find(ident)) >= 0:
-            return PRESENT if self._log.read(handle) == key else MAYBE
+        if said != segments.PRESENT and (handle := part.find(ident)) >= 0:
+            return segments.PRESENT if self._log.read(handle) == key else segments.MAYBE
         return said
 
     def _key_of(self, ident: int) -> bytes | None:
@@ -243,13 +227,13 @@ class TrieStore:
                 raise ValueError(f"a URL of {len(key)} bytes; at most {MAX_KEY} can be stored")
             ident = self._ident(key)
             said = self._lookup(key, ident)
-            if said == PRESENT:
+            if said == segments.PRESENT:
                 continue
             if ident in new:
                 if new[ident][0] == key:
                     continue
                 ident = self._twin(key, ident, new)
-            elif said == MAYBE and self._key_of(ident) is not None:
+            elif said == segments.MAYBE and self._key_of(ident) is not None:
                 ident = self._twin(key, ident, new)
             new[ident] = key, url
         if new:
@@ -313,12 +297,12 @@ class TrieStore:
         parts = self._ranges.between(*UrlIds.span(start))
         if any(part.damaged for part in parts):
             raise JobDamagedError(f"{self.path} is damaged where {prefix!r} would be; repair it")
-        return remove_urls(self._upkeep, start, parts)
+        return trie_upkeep.remove_urls(self._upkeep, start, parts)
 
     def stats(self) -> TrieStatistics:
         fresh, log = self._state.fresh, self._log.size
         rows = [segment.row for part in self._ranges for segment in part.segments]
-        other = (self.path / CATALOGUE).stat().st_size
+        other = (self.path / segments.CATALOGUE).stat().st_size
         return TrieStatistics(
             urls=fresh + sum(row.keys - row.gone for row in rows),
             fresh=fresh, removed=sum(row.gone for row in rows),
@@ -326,14 +310,14 @@ class TrieStore:
             log=log, size=sum(row.size for row in rows) + log + other,
         )  # fmt: skip
 
-    def check(self, repair: bool = False) -> list[TrieDamage]:
+    def check(self, repair: bool = False) -> list[trie_upkeep.TrieDamage]:
         """Read everything; return the damage. Raises `StoreWriteError`.
 
         *repair* puts damaged segments aside, and writes what the log still has anew.
         """
         if repair:
             self._check_writable()
-        return check_store(self._upkeep, repair)
+        return trie_upkeep.check_store(self._upkeep, repair)
 
     def close(self) -> None:
         self._upkeep.cancel()

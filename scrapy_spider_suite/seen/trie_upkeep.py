@@ -26,19 +26,8 @@ import numpy as np
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError, SuiteError
 from scrapy_spider_suite.runtime.files import store_errors, sync_path
 from scrapy_spider_suite.runtime.helper_processes import last_error_line, start_helper
+from scrapy_spider_suite.seen import segments
 from scrapy_spider_suite.seen.fresh_log import FreshLog, row_reader
-from scrapy_spider_suite.seen.segments import (
-    Catalogue,
-    Range,
-    RangeRow,
-    Ranges,
-    Segment,
-    SegmentRow,
-    install_catalogue,
-    read_catalogue,
-    write_catalogue,
-    write_segment,
-)
 from scrapy_spider_suite.seen.url_keys import END, SLOT_SHIFT, TWIN_BITS, Handles, Ids, UrlIds
 
 SPLIT: Final = 1 << 20  # URLs of a range; one with more is split
@@ -65,7 +54,7 @@ class SegmentBuilder:
         plan = json.loads(path.read_text())
         self._made, self._folder, self._split = path.parent, Path(plan["folder"]), plan["split"]
         self._tasks = [BuildTask(**task) for task in plan["tasks"]]
-        catalogue = read_catalogue(self._folder)
+        catalogue = segments.read_catalogue(self._folder)
         if catalogue is None:
             raise JobDamagedError(f"{self._folder} holds no store of URLs")
         self._catalogue, self._ids = catalogue, UrlIds(catalogue.seed, catalogue.twins)
@@ -78,24 +67,24 @@ class SegmentBuilder:
         tasks = {task.low: task for task in self._tasks}
         rows = self._catalogue.ranges
         highs = [row.low for row in rows[1:]] + [END]
-        ranges: list[RangeRow] = []
+        ranges: list[segments.RangeRow] = []
         for row, high in zip(rows, highs, strict=True):
             task = tasks.get(row.low)
             ranges += [row] if task is None else self._build(task, row, high)
         after = replace(
             self._catalogue, serial=self._catalogue.serial + 1, ranges=tuple(ranges)
         )
-        write_catalogue(self._made, after)
+        segments.write_catalogue(self._made, after)
 
-    def _build(self, task: BuildTask, row: RangeRow, high: int) -> list[RangeRow]:
+    def _build(self, task: BuildTask, row: segments.RangeRow, high: int) -> list[segments.RangeRow]:
         merged = [row.base, row.recent] if task.base else [row.recent]
         handles = np.sort(np.load(self._made / task.handles))
         files = [(start, Path(path)) for start, path in task.files]
 
-        segments = [Segment(self._folder, part, self._ids) for part in merged if part is not None]
+        old = [segments.Segment(self._folder, part, self._ids) for part in merged if part]
 
         def keys() -> Iterator[bytes]:
-            tries = (segment.keys() for segment in segments)
+            tries = (segment.keys() for segment in old)
             return chain(chain.from_iterable(tries), row_reader(files, handles))
 
         if not task.base:
@@ -103,20 +92,20 @@ class SegmentBuilder:
         count = sum(part.keys - part.gone for part in merged if part is not None) + len(handles)
         id_of = self._ids.id_of
         if count <= self._split:
-            return [RangeRow(row.low, task.mark, self._write(keys()))]
+            return [segments.RangeRow(row.low, task.mark, self._write(keys()))]
         ids = np.frombuffer(array("Q", map(id_of, keys())), np.uint64)
         parts = -(-count * 3 // (self._split * 2))
         lows = [row.low, *range_cuts(np.sort(ids), parts, row.low)]
         ranges = []
         for low, end in zip(lows, [*lows[1:], high], strict=True):
             segment = self._write(key for key in keys() if low <= id_of(key) < end)
-            ranges.append(RangeRow(low, task.mark, segment))
+            ranges.append(segments.RangeRow(low, task.mark, segment))
         return ranges
 
-    def _write(self, keys: Iterable[bytes], *, recent: bool = False) -> SegmentRow | None:
+    def _write(self, keys: Iterable[bytes], *, recent: bool = False) -> segments.SegmentRow | None:
         self._count += 1
         name = f"segment-{self._catalogue.serial + 1:08x}-{self._made.name}-{self._count}"
-        return write_segment(
+        return segments.write_segment(
             self._made / name, keys, self._ids, id_table=self._catalogue.ids, recent=recent
         )
 
@@ -163,7 +152,7 @@ class SegmentBuild:
     """
 
     def __init__(
-        self, folder: Path, ranges: Sequence[tuple[Range, bool]], log: FreshLog, split: int
+        self, folder: Path, ranges: Sequence[tuple[segments.Range, bool]], log: FreshLog, split: int
     ) -> None:
         self._folder = folder
         self._made = folder / MADE / secrets.token_hex(4)
@@ -176,7 +165,7 @@ class SegmentBuild:
         self._steps = self._start(ranges, mark, split)
 
     def _start(
-        self, ranges: Sequence[tuple[Range, bool]], mark: int, split: int
+        self, ranges: Sequence[tuple[segments.Range, bool]], mark: int, split: int
     ) -> Iterator[None]:
         self._made.mkdir(parents=True)
         tasks = []
@@ -211,7 +200,7 @@ class SegmentBuild:
             if self._process is not None:
                 self._process.wait()
 
-    def install(self) -> Catalogue:
+    def install(self) -> segments.Catalogue:
         """Make the result part of the store. Raises `StoreWriteError`; nothing is lost."""
         if self._process is not None and self._process.returncode and not self._error:
             # Through a pipe, for the disk may be full.
@@ -220,12 +209,12 @@ class SegmentBuild:
             self._discard()
             raise StoreWriteError(f"{self._folder}: {self._error}")
         try:
-            made = read_catalogue(self._made)
+            made = segments.read_catalogue(self._made)
             if made is None:
                 raise StoreWriteError(f"{self._folder}: the builder wrote no catalogue")
             for path in self._made.glob("segment-*"):
                 path.rename(self._folder / path.name)
-            install_catalogue(self._made, self._folder)
+            segments.install_catalogue(self._made, self._folder)
         except (OSError, JobDamagedError) as error:
             raise StoreWriteError(f"{self._folder}: {error}") from error
         finally:
@@ -263,9 +252,9 @@ class StoreState:
     """An open trie store."""
 
     folder: Path
-    catalogue: Catalogue  # the catalogue on disk
+    catalogue: segments.Catalogue  # the catalogue on disk
     ids: UrlIds
-    ranges: Ranges
+    ranges: segments.Ranges
     log: FreshLog
     fresh: int  # number of rows in no segment
     damaged: dict[str, str]  # damaged files and the reasons
@@ -286,7 +275,7 @@ class TrieUpkeep:
         self._retry_at = 0
         self._refused = 0  # polls since a build failed
         self._build: SegmentBuild | None = None
-        self._before: Catalogue | None = None  # of the build whose files are still to be opened
+        self._before: segments.Catalogue | None = None  # the build whose files are not opened
         self._spent: list[Spent] = []
         self._spent_before: list[Spent] = []
         self._rubbish: list[Spent] = []
@@ -364,7 +353,7 @@ class TrieUpkeep:
             self._build.cancel()
             self._build = None
 
-    def write(self, catalogue: Catalogue) -> None:
+    def write(self, catalogue: segments.Catalogue) -> None:
         """Install *catalogue* with the next serial number. Raises `StoreWriteError`."""
         folder = self.state.folder
         after = replace(catalogue, serial=self.state.catalogue.serial + 1)
@@ -372,14 +361,14 @@ class TrieUpkeep:
         try:
             with store_errors(folder):
                 made.mkdir(parents=True, exist_ok=True)
-                write_catalogue(made, after)
-                install_catalogue(made, folder)
+                segments.write_catalogue(made, after)
+                segments.install_catalogue(made, folder)
                 sync_path(folder)
         finally:
             shutil.rmtree(made, ignore_errors=True)
         self.state.catalogue = after
 
-    def _due(self) -> Range | None:
+    def _due(self) -> segments.Range | None:
         state = self.state
         for part in state.ranges:
             if not part.damaged and has_removed(part):
@@ -394,7 +383,7 @@ class TrieUpkeep:
         enough = min(self._limit // 2, max(FIRST_ROWS, GROWTH * held))
         return max(sound, key=lambda part: part.count) if state.fresh >= enough else None
 
-    def _begin(self, parts: Sequence[Range]) -> None:
+    def _begin(self, parts: Sequence[segments.Range]) -> None:
         with suppress(StoreWriteError):  # the build will meet the same fault
             self.state.log.rotate()
         ranges = [(part, wants_base(part)) for part in parts]
@@ -432,11 +421,11 @@ class TrieUpkeep:
                 self.state.log.forget(handles)
 
 
-def has_removed(part: Range) -> bool:
+def has_removed(part: segments.Range) -> bool:
     return any(segment.row.removed for segment in part.segments)
 
 
-def wants_base(part: Range) -> bool:
+def wants_base(part: segments.Range) -> bool:
     """Whether all of a range is merged into its base.
 
     With *f* rows a time, a base of *b* and recent segments of up to *r*, a row is written
@@ -470,9 +459,9 @@ def check_store(upkeep: TrieUpkeep, repair: bool) -> list[TrieDamage]:
     return damage
 
 
-def _check_segment(state: StoreState, row: SegmentRow) -> TrieDamage | None:
+def _check_segment(state: StoreState, row: segments.SegmentRow) -> TrieDamage | None:
     try:
-        Segment(state.folder, row, state.ids)
+        segments.Segment(state.folder, row, state.ids)
     except JobDamagedError as error:
         return TrieDamage(row.name, str(error), row.keys - row.gone)
     return None
@@ -482,11 +471,11 @@ def _repair(upkeep: TrieUpkeep, lost: set[str]) -> None:
     """Put the files of *lost* segments aside, and write what the log has to segments."""
     state = upkeep.state
 
-    def kept(row: SegmentRow | None) -> SegmentRow | None:
+    def kept(row: segments.SegmentRow | None) -> segments.SegmentRow | None:
         return None if row is None or row.name in lost else row
 
     rows = tuple(
-        RangeRow(row.low, row.mark, kept(row.base), kept(row.recent))
+        segments.RangeRow(row.low, row.mark, kept(row.base), kept(row.recent))
         for row in state.catalogue.ranges
     )
     upkeep.write(replace(state.catalogue, ranges=rows))
@@ -499,7 +488,7 @@ def _repair(upkeep: TrieUpkeep, lost: set[str]) -> None:
     state.damaged.clear()
 
 
-def remove_urls(upkeep: TrieUpkeep, start: bytes, parts: Sequence[Range]) -> int:
+def remove_urls(upkeep: TrieUpkeep, start: bytes, parts: Sequence[segments.Range]) -> int:
     """Remove URLs that begin with *start*, all of them in *parts*; return their number."""
     state = upkeep.state
     rows = {part.row.low: part.row for part in state.ranges}
@@ -507,7 +496,7 @@ def remove_urls(upkeep: TrieUpkeep, start: bytes, parts: Sequence[Range]) -> int
     for part in parts:
         base, in_base = _without(part.row.base, part.base, start)
         recent, in_recent = _without(part.row.recent, part.recent, start)
-        rows[part.row.low] = RangeRow(part.row.low, part.row.mark, base, recent)
+        rows[part.row.low] = segments.RangeRow(part.row.low, part.row.mark, base, recent)
         count += in_base + in_recent
     fresh = [
         (part, np.array([handle for _, handle in fresh_keys(part, start, state.log)], np.int64))
@@ -534,7 +523,7 @@ def remove_urls(upkeep: TrieUpkeep, start: bytes, parts: Sequence[Range]) -> int
     return count
 
 
-def fresh_keys(part: Range, prefix: bytes, log: FreshLog) -> Iterator[tuple[bytes, int]]:
+def fresh_keys(part: segments.Range, prefix: bytes, log: FreshLog) -> Iterator[tuple[bytes, int]]:
     low, high = UrlIds.span(prefix)
     rows = (row for table in part.tables for row in table.items())
     for handle in sorted(handle for ident, handle in rows if low <= ident < high):
@@ -544,8 +533,8 @@ def fresh_keys(part: Range, prefix: bytes, log: FreshLog) -> Iterator[tuple[byte
 
 
 def _without(
-    row: SegmentRow | None, segment: Segment | None, prefix: bytes
-) -> tuple[SegmentRow | None, int]:
+    row: segments.SegmentRow | None, segment: segments.Segment | None, prefix: bytes
+) -> tuple[segments.SegmentRow | None, int]:
     found = 0 if segment is None else sum(1 for _ in segment.keys(prefix))
     if row is None or not found:
         return row, 0

@@ -22,14 +22,7 @@ from scrapy.http import FormRequest, Headers, JsonRequest, XmlRpcRequest
 from scrapy.http.request import NO_CALLBACK
 
 from scrapy_spider_suite.errors import CodecError, UnstorableError
-from scrapy_spider_suite.store.value_codec import (
-    DEFAULT_KINDS,
-    ClassList,
-    ClassRegistry,
-    ObjectKind,
-    ValueCodec,
-    refuse_extras,
-)
+from scrapy_spider_suite.store import value_codec
 
 
 class SpiderMethods:
@@ -71,7 +64,7 @@ class SpiderMethods:
 
 
 def _item_state(value: Item) -> dict[str, Any]:
-    refuse_extras(value, ("_values",))
+    value_codec.refuse_extras(value, ("_values",))
     return dict(value)
 
 
@@ -82,8 +75,8 @@ def _build_item(cls: type[Item], state: dict[str, Any]) -> Item:
     return item
 
 
-ITEM_KIND = ObjectKind(lambda cls: issubclass(cls, Item), _item_state, _build_item)
-_HEADERS_KIND = ObjectKind(
+ITEM_KIND = value_codec.ObjectKind(lambda cls: issubclass(cls, Item), _item_state, _build_item)
+_HEADERS_KIND = value_codec.ObjectKind(
     lambda cls: cls is Headers,
     lambda headers: [headers.encoding, dict(headers.items())],
     lambda cls, state: Headers(*state[::-1]),
@@ -126,7 +119,7 @@ _SIMPLE = tuple(
     if number not in (_URL, _CALLBACK, _HEADERS, _ERRBACK, _CLASS, _EXTRA)
 )
 
-_registry = ClassRegistry()
+_registry = value_codec.ClassRegistry()
 # The text of a link, which CrawlSpider puts into meta: a str that holds on to its document.
 _registry.register(_ElementUnicodeResult, "lxml.text", str, str)
 
@@ -155,12 +148,12 @@ class RequestCodec:
     """Requests of one spider as bytes, and back. *allowed* are dotted prefixes of classes."""
 
     def __init__(self, spider: Spider, allowed: Iterable[str] = ()) -> None:
-        kinds = (*DEFAULT_KINDS, ITEM_KIND, _HEADERS_KIND, ObjectKind(
+        kinds = (*value_codec.DEFAULT_KINDS, ITEM_KIND, _HEADERS_KIND, value_codec.ObjectKind(
             lambda cls: issubclass(cls, Request), self._nested_state,
             lambda cls, state: self.from_record(state, cls),
         ))  # fmt: skip
-        classes = ClassList((_SCRAPYS, *allowed), _ALIASES)
-        self.values = ValueCodec(classes, _registry, kinds)
+        classes = value_codec.ClassList((_SCRAPYS, *allowed), _ALIASES)
+        self.values = value_codec.ValueCodec(classes, _registry, kinds)
         self._callbacks = SpiderMethods(spider)
         self._proven: set[type] = {Request, FormRequest, JsonRequest, XmlRpcRequest}
 
@@ -240,7 +233,7 @@ class RequestCodec:
         cls = type(request)
         try:
             record[_CLASS] = self.values.classes.name_of(cls)
-            refuse_extras(request, cls.attributes)
+            value_codec.refuse_extras(request, cls.attributes)
         except CodecError as error:
             raise UnstorableError("class", error) from error
         own = [name for name in cls.attributes if name not in Request.attributes]
@@ -311,7 +304,7 @@ def _build_subclass(cls: type[Request], arguments: dict[str, Any]) -> Request:
     return request
 
 
-_values = ValueCodec()
+_values = value_codec.ValueCodec()
 _COOKIE = (
     "version", "name", "value", "port", "port_specified", "domain", "domain_specified",
     "domain_initial_dot", "path", "path_specified", "secure", "expires", "discard", "comment",

@@ -11,16 +11,9 @@ import msgspec
 from msgspec.structs import replace
 
 from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.frontier import revisit_rules
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.frontier.outcomes import State
-from scrapy_spider_suite.frontier.revisit_rules import (
-    ChangeRates,
-    History,
-    LastmodTrust,
-    Mode,
-    RevisitPolicy,
-    Validators,
-)
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rocks_store import Store
@@ -45,9 +38,9 @@ class RevisitPlan(msgspec.Struct, frozen=True, array_like=True):
     """When a page is visited again, and the results of its visits. Times are wall times."""
 
     due: float  # of the next visit, or of the one that was popped
-    history: History
+    history: revisit_rules.History
     rate: float  # changes a second, as the page is counted
-    validators: Validators
+    validators: revisit_rules.Validators
     digest: bytes  # of the body of the last visit
     misses: int = 0  # visits in a row that found no page
     claimed: bool = False  # a sitemap says that the page has changed since
@@ -106,7 +99,7 @@ class RevisitPlans:
     this run by result: changed, same, unchanged (304), missed, gone.
     """
 
-    def __init__(self, rows: KV, settings: RevisitPolicy) -> None:
+    def __init__(self, rows: KV, settings: revisit_rules.RevisitPolicy) -> None:
         self.settings = settings
         self.price = 0.0  # seconds of freshness that a visit has to bring; 0 until `tick`
         self.found = dict.fromkeys(("changed", "same", "unchanged", "missed", "gone"), 0)
@@ -123,13 +116,13 @@ class RevisitPlans:
 
     @property
     def idle(self) -> bool:
-        return not self._number and self.settings.mode is Mode.OFF
+        return not self._number and self.settings.mode is revisit_rules.Mode.OFF
 
     def get(self, identity: bytes) -> RevisitPlan | None:
         return plan_of(self._rows, identity)
 
     def visited(
-        self, identity: bytes, now: float, digest: bytes, validators: Validators, *,
+        self, identity: bytes, now: float, digest: bytes, validators: revisit_rules.Validators, *,
         unchanged: bool = False, packed: PackedBody | None = None, host: str = "", row: bytes = b"",
     ) -> RevisitPlan | None:  # fmt: skip
         """Plan the next visit of a page that was visited; None if there is to be none.
@@ -139,9 +132,9 @@ class RevisitPlans:
         """
         before = self.get(identity)
         if before is None:
-            if self.settings.mode is Mode.OFF:
+            if self.settings.mode is revisit_rules.Mode.OFF:
                 return None
-            history = History(now)
+            history = revisit_rules.History(now)
         else:
             unchanged, said = unchanged or digest == before.digest, unchanged
             history = before.history.visited(
@@ -186,12 +179,12 @@ class RevisitPlans:
         self._put(identity, plan)
         return plan
 
-    def claims(self, host: str) -> LastmodTrust:
+    def claims(self, host: str) -> revisit_rules.LastmodTrust:
         """The trust in sitemaps that name pages of *host*."""
         data = self._rows.get(_CLAIMS + host.encode())
         try:
             counts = () if data is None else map(float, msgpack.unpackb(data))
-            return LastmodTrust(*counts)
+            return revisit_rules.LastmodTrust(*counts)
         except (ValueError, TypeError) as error:
             raise JobDamagedError(f"a row of the revisits is damaged ({error!r})") from error
 
@@ -309,7 +302,7 @@ class RevisitPlans:
             self._counted = False
             self._rows.put(_DEMAND, msgpack.packb(self._demand.bins))
 
-    def _interval(self, history: History) -> float:
+    def _interval(self, history: revisit_rules.History) -> float:
         wanted = self.settings.interval(history, self.price) if self.price else None
         return wanted or self.settings.seconds
 
@@ -335,12 +328,12 @@ class RevisitPlans:
         bucket = _bucket(key)
         self._head = bucket if self._head is None else min(self._head, bucket)
 
-    def _load(self) -> ChangeRates:
+    def _load(self) -> revisit_rules.ChangeRates:
         data = self._rows.get(_DEMAND)
         if data is None:
-            return ChangeRates()
+            return revisit_rules.ChangeRates()
         try:
-            return ChangeRates([int(number) for number in msgpack.unpackb(data)])
+            return revisit_rules.ChangeRates([int(number) for number in msgpack.unpackb(data)])
         except (ValueError, TypeError) as error:
             raise JobDamagedError(f"the revisits' counts are damaged ({error!r})") from error
 
@@ -364,7 +357,7 @@ def _bucket(key: bytes) -> int:
 
 def wrong_plans(store: Store) -> Iterator[str]:
     """The disagreements of the plans of *store*, a line each."""
-    revisits = RevisitPlans(store.kv(ROWS), RevisitPolicy())
+    revisits = RevisitPlans(store.kv(ROWS), revisit_rules.RevisitPolicy())
     number = 0
     for identity, plan in revisits.planned():
         number += 1

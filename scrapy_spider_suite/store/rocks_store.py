@@ -18,22 +18,7 @@ from shutil import rmtree
 from threading import Thread
 from typing import Any
 
-from rocksdict import (
-    AccessType,
-    BlockBasedIndexType,
-    BlockBasedOptions,
-    BottommostLevelCompaction,
-    Cache,
-    Checkpoint,
-    CompactOptions,
-    DBCompressionType,
-    Options,
-    Rdict,
-    ReadOptions,
-    WriteBatch,
-    WriteBufferManager,
-    WriteOptions,
-)
+import rocksdict
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, host_key
@@ -59,8 +44,9 @@ class TableRewrite(Thread):
     """Rewrites the tables with keys of *ranges*, in a thread. *failure* says why not all of it."""
 
     def __init__(
-        self, db: Rdict, families: Mapping[str, Rdict], ranges: Collection[Range]
-    ) -> None:
+        self, db: rocksdict.Rdict, families: Mapping[str, rocksdict.Rdict],
+        ranges: Collection[Range],
+    ) -> None:  # fmt: skip
         super().__init__(daemon=True)
         self.failure = ""
         self._cut = False
@@ -69,7 +55,7 @@ class TableRewrite(Thread):
         self._ranges = tuple(ranges)
         self.start()
 
-    def cut_short(self, db: Rdict) -> None:
+    def cut_short(self, db: rocksdict.Rdict) -> None:
         """End the rewrite, and wait for that, before *db* is closed."""
         if self.is_alive():
             self._cut = True
@@ -77,9 +63,9 @@ class TableRewrite(Thread):
         self.join()
 
     def run(self) -> None:
-        options = CompactOptions()
+        options = rocksdict.CompactOptions()
         # Tables of the last level would be left as they are, with what they hold.
-        options.set_bottommost_level_compaction(BottommostLevelCompaction.force())
+        options.set_bottommost_level_compaction(rocksdict.BottommostLevelCompaction.force())
         try:
             before = self._errors()
             for family in self._families.values():
@@ -103,23 +89,23 @@ class RocksOptions:
 
     def __init__(self, memory: int) -> None:
         self.memory = memory
-        self._cache = Cache(memory * 2 // 5)
-        self._buffers = WriteBufferManager(memory * 3 // 5, False)
+        self._cache = rocksdict.Cache(memory * 2 // 5)
+        self._buffers = rocksdict.WriteBufferManager(memory * 3 // 5, False)
 
-    def options(self, *, root: bool = False) -> Options:
-        options = Options(raw_mode=True)
-        table = BlockBasedOptions()
+    def options(self, *, root: bool = False) -> rocksdict.Options:
+        options = rocksdict.Options(raw_mode=True)
+        table = rocksdict.BlockBasedOptions()
         table.set_block_cache(self._cache)
         # Filters and indexes count as cache, and in pieces: whole ones, of a megabyte each, push
         # one another out, and then every look-up reads one (60 us instead of 5).
         table.set_bloom_filter(10, False)
         table.set_cache_index_and_filter_blocks(True)
-        table.set_index_type(BlockBasedIndexType.two_level_index_search())
+        table.set_index_type(rocksdict.BlockBasedIndexType.two_level_index_search())
         table.set_partition_filters(True)
         table.set_pin_top_level_index_and_filter(True)
         options.set_block_based_table_factory(table)
         options.set_write_buffer_size(self.memory // 8)
-        options.set_compression_type(DBCompressionType.lz4())
+        options.set_compression_type(rocksdict.DBCompressionType.lz4())
         if root:
             options.create_if_missing(True)
             options.create_missing_column_families(True)
@@ -211,7 +197,7 @@ class Database:
         self._path = path
         self._secondary = secondary
         self._tuning = RocksOptions(memory)
-        self._write_options = WriteOptions()
+        self._write_options = rocksdict.WriteOptions()
         self._write_options.sync = power_safe
         self.pending_writes = PendingWrites()
         self._rewrites: list[TableRewrite] = []
@@ -223,17 +209,17 @@ class Database:
                 "check`, restore a copy, or begin anew with another JOBDIR"
             ) from error
 
-    def _open(self, access: AccessType | None = None) -> None:
+    def _open(self, access: rocksdict.AccessType | None = None) -> None:
         if access is None and self._secondary is not None:
-            access = AccessType.secondary(str(self._secondary))
+            access = rocksdict.AccessType.secondary(str(self._secondary))
         options = self._tuning.options(root=True)
         if self._secondary is not None:
             options.set_max_open_files(-1)  # the process that writes may remove them meanwhile
-        self._db = Rdict(
+        self._db = rocksdict.Rdict(
             str(self._path),
             options=options,
             column_families={name: self._tuning.options() for name in FAMILIES},
-            access_type=access or AccessType.read_write(),
+            access_type=access or rocksdict.AccessType.read_write(),
         )
         self._families = {name: self._db.get_column_family(name) for name in FAMILIES}
         self._handles = {name: self._db.get_column_family_handle(name) for name in FAMILIES}
@@ -247,7 +233,7 @@ class Database:
             # Look-ups go on, although nothing can be written.
             self._release()
             with suppress(Exception):  # the next attempt may succeed
-                self._open(AccessType.read_only())
+                self._open(rocksdict.AccessType.read_only())
             raise StoreWriteError(f"the store in {self._path} cannot be opened: {error}") from error
 
     def _release(self) -> None:
@@ -273,7 +259,7 @@ class Database:
         if self.damage:
             raise StoreWriteError(f"{self.damage}: nothing more is written")
         # Built anew each time: a failed write spends a batch.
-        batch = WriteBatch(raw_mode=True)
+        batch = rocksdict.WriteBatch(raw_mode=True)
         for family, changes in self.pending_writes:
             handle = self._handles[family]
             for key, value in changes.items():
@@ -344,7 +330,7 @@ class Database:
     def _on_disk(
         self, family: str, start: bytes = b"", end: bytes | None = None
     ) -> Iterator[Row]:
-        options = ReadOptions()
+        options = rocksdict.ReadOptions()
         if end is not None:
             options.set_iterate_upper_bound(end)
         rows = self._families[family].iter(options)
@@ -463,7 +449,7 @@ class RocksStore(Database):
             # The checkpoint does it, too, but with Python's lock held: a crawl would stand still.
             for family in list(self._families.values()):
                 family.flush()
-            Checkpoint(self._db).create_checkpoint(str(path))
+            rocksdict.Checkpoint(self._db).create_checkpoint(str(path))
             # After the store: a URL that moves there meanwhile is in both copies.
             if self.archive is not None:
                 copy_files(self.archive.urls.path, path / ARCHIVE_FOLDER)

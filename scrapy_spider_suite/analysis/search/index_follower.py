@@ -22,18 +22,9 @@ import xxhash
 
 from scrapy_spider_suite.analysis.page_text import extract_text
 from scrapy_spider_suite.analysis.search import index_place, text_index
-from scrapy_spider_suite.analysis.search.index_place import IndexPlace
-from scrapy_spider_suite.analysis.search.text_index import (
-    Document,
-    IndexChange,
-    OpenIndex,
-    PackCursor,
-)
 from scrapy_spider_suite.errors import PackDamagedError, PackError, SearchDamagedError, SearchError
 from scrapy_spider_suite.packs import cdxj, pack_file
-from scrapy_spider_suite.packs.cdxj import PAGE_KINDS, REVISIT, IndexEntry, Located, file_identity
 from scrapy_spider_suite.packs.containers import Container
-from scrapy_spider_suite.packs.pack_file import Damage
 from scrapy_spider_suite.packs.reader import Packs, Page, page_of
 
 logger = logging.getLogger(__name__)
@@ -107,19 +98,19 @@ class PackTail:
         self._file.seek(start)
         return xxhash.xxh3_64_hexdigest(self._file.read(offset - start))
 
-    def captures(self, offset: int) -> Iterator[tuple[list[Located], int] | Damage]:
+    def captures(self, offset: int) -> Iterator[tuple[list[cdxj.Located], int] | pack_file.Damage]:
         """Yield damage and captures, with the offset behind each, from *offset* on; 0 for all."""
-        held: list[Located] = []
+        held: list[cdxj.Located] = []
         offset = offset or pack_file.first_group_offset(self._form, self._file)
         for part in pack_file.scan_from(self._form, self._file, offset, RECORD_MAX):
-            if isinstance(part, Damage):
+            if isinstance(part, pack_file.Damage):
                 if not (part.torn and self.written):
                     yield part
                 continue
             try:
                 records = list(part.records())
             except PackDamagedError as error:
-                yield Damage(part.offset, part.length, str(error), False)
+                yield pack_file.Damage(part.offset, part.length, str(error), False)
                 continue
             # A member may be part of a fetch that goes on in the next one; a group never is.
             for located in records:
@@ -139,17 +130,17 @@ _NOT_MODIFIED: Final = 304
 _CODE: Final = frozenset({"text/css", "text/javascript", "text/ecmascript", "text/x-javascript"})
 
 
-def has_words(entry: IndexEntry) -> bool | None:
+def has_words(entry: cdxj.IndexEntry) -> bool | None:
     """Whether the URL of a capture has words now; None: the capture does not tell."""
     status = entry.status
     if entry.is_uninformative or 0 < status < 200:
         return None
     if status == _NOT_MODIFIED:
-        return True if entry.mime == REVISIT else None
+        return True if entry.mime == cdxj.REVISIT else None
     return status < 300  # what did not come by HTTP has no status
 
 
-def document_of(page: Page, entry: IndexEntry) -> Document | None:
+def document_of(page: Page, entry: cdxj.IndexEntry) -> text_index.Document | None:
     """Return the text of *page*, None if its body cannot be read. Raises `OSError`."""
     try:
         origin = page.original if page.is_revisit else page
@@ -159,8 +150,9 @@ def document_of(page: Page, entry: IndexEntry) -> Document | None:
     except (PackError, FileNotFoundError):
         return None
     if said.mime in _CODE or not (said.text.strip() or said.title):
-        return Document(entry)
-    return Document(entry, said.title, said.text[:text_index.TEXT_MAX], said.language, said.mime)
+        return text_index.Document(entry)
+    text = said.text[:text_index.TEXT_MAX]
+    return text_index.Document(entry, said.title, text, said.language, said.mime)
 
 
 PAGES_MAX: Final = 2_000
@@ -168,7 +160,7 @@ BATCH_TEXT_MAX: Final = 32 << 20
 SECONDS_MAX: Final = 20.0
 """Limits of a batch."""
 
-Unchanged: TypeAlias = dict[str, tuple[PackCursor, tuple[int, int, int]]]
+Unchanged: TypeAlias = dict[str, tuple[text_index.PackCursor, tuple[int, int, int]]]
 
 
 @dataclass(slots=True)
@@ -178,7 +170,7 @@ class IndexProgress:
     pages: int = 0
     gone: int = 0  # URLs without words
     skipped: int = 0  # pages that ended the process or took too long
-    damaged: list[tuple[str, Damage]] = field(default_factory=list)
+    damaged: list[tuple[str, pack_file.Damage]] = field(default_factory=list)
     behind: int = 0  # bytes of packs that are left to read
     more: bool = False  # the batch was cut short
     rebuilt: str = ""  # why the index was begun anew
@@ -190,12 +182,12 @@ class IndexBatch:
 
     path: Path
     packs: Packs
-    cursors: dict[str, PackCursor]
+    cursors: dict[str, text_index.PackCursor]
     unchanged: Unchanged
     journal: CrashJournal
     due: Callable[[], bool]
     progress: IndexProgress = field(default_factory=IndexProgress)
-    _made: IndexChange | None = None
+    _made: text_index.IndexChange | None = None
     _text: int = 0
 
     def run(self) -> None:
@@ -214,9 +206,9 @@ class IndexBatch:
             raise
 
     @property
-    def _change(self) -> IndexChange:
+    def _change(self) -> text_index.IndexChange:
         if self._made is None:
-            self._made = IndexChange(self.path)
+            self._made = text_index.IndexChange(self.path)
         return self._made
 
     @property
@@ -226,13 +218,13 @@ class IndexBatch:
         return full or self._text > BATCH_TEXT_MAX or self.due()
 
     def _index_pack(self, path: Path) -> None:
-        name, file = pack_file.closed_path(path).name, file_identity(path.stat())
+        name, file = pack_file.closed_path(path).name, cdxj.file_identity(path.stat())
         cursor = self.cursors.get(name)
         if cursor is not None and self.unchanged.get(name) == (cursor, file):
             return
         reading = PackTail(path)
         try:
-            after = self._read_pack(cursor or PackCursor(name), path, reading)
+            after = self._read_pack(cursor or text_index.PackCursor(name), path, reading)
         finally:
             reading.close()
         if after != cursor:
@@ -243,10 +235,12 @@ class IndexBatch:
         else:
             self.progress.behind += reading.size - after.offset
 
-    def _read_pack(self, cursor: PackCursor, path: Path, reading: PackTail) -> PackCursor:
+    def _read_pack(
+        self, cursor: text_index.PackCursor, path: Path, reading: PackTail
+    ) -> text_index.PackCursor:
         if cursor.offset and reading.tail(cursor.offset) != cursor.tail:
             self._change.remove_pack(cursor.name)
-            cursor = PackCursor(cursor.name)
+            cursor = text_index.PackCursor(cursor.name)
         if cursor.size == reading.size and not reading.written:
             return cursor
         if self._full:
@@ -254,11 +248,11 @@ class IndexBatch:
             return cursor
         offset, whole = cursor.offset, True
         for found in reading.captures(offset):
-            if isinstance(found, Damage):
+            if isinstance(found, pack_file.Damage):
                 self.progress.damaged.append((cursor.name, found))
                 continue
             records, offset = found
-            if records[0][0].kind in PAGE_KINDS:
+            if records[0][0].kind in cdxj.PAGE_KINDS:
                 entry = cdxj.entries_for(records, cursor.name)[0]
                 page = page_of(self.packs, pack_file.closed_path(path), records)
                 self._index_page(page, entry)
@@ -270,13 +264,13 @@ class IndexBatch:
         size = reading.size if whole and not reading.written else 0
         if (offset, size) == (cursor.offset, cursor.size):
             return cursor
-        return PackCursor(cursor.name, offset, reading.tail(offset), size)
+        return text_index.PackCursor(cursor.name, offset, reading.tail(offset), size)
 
-    def _index_page(self, page: Page, entry: IndexEntry) -> None:
+    def _index_page(self, page: Page, entry: cdxj.IndexEntry) -> None:
         words = has_words(entry)
-        if words is None or not self._change.newest(Document(entry)):
+        if words is None or not self._change.newest(text_index.Document(entry)):
             return
-        document = self._document(page, entry) if words else Document(entry)
+        document = self._document(page, entry) if words else text_index.Document(entry)
         if document is None:
             return
         self._change.put(document)
@@ -286,7 +280,7 @@ class IndexBatch:
         else:
             self.progress.gone += 1
 
-    def _document(self, page: Page, entry: IndexEntry) -> Document | None:
+    def _document(self, page: Page, entry: cdxj.IndexEntry) -> text_index.Document | None:
         known = self._change.opened.page(entry.url)
         if known is not None and entry.digest and known.entry.digest == entry.digest and (
             known.entry.stamp == entry.stamp or page.is_revisit
@@ -295,7 +289,7 @@ class IndexBatch:
         where = f"{entry.filename} {entry.place.offset} {entry.place.start}"
         if self.journal.is_barred(where):
             self.progress.skipped += 1
-            return Document(entry)
+            return text_index.Document(entry)
         with self.journal.reading(where):
             return document_of(page, entry)
 
@@ -309,14 +303,14 @@ class IndexFollower:
         self, folder: Path, *, stop: Callable[[], bool] = lambda: False,
         clock: Callable[[], float] = time.monotonic, patience: float = 0.0,
     ) -> None:  # fmt: skip
-        self.place = IndexPlace(folder)
+        self.place = index_place.IndexPlace(folder)
         self._packs = Packs([folder], RECORD_MAX)
         self._stop = stop
         self._clock = clock
         self._patience = patience
         self._verified: Path | None = None
         self._known: tuple[Path, tuple[int, int, int]] | None = None
-        self._cursors: dict[str, PackCursor] = {}
+        self._cursors: dict[str, text_index.PackCursor] = {}
         self._unchanged: Unchanged = {}
 
     def step(self, wait: float = 0.0) -> IndexProgress:
@@ -356,7 +350,7 @@ class IndexFollower:
             return ""
         try:
             index_place.verify_files(self.place.current())
-            old, change = OpenIndex(self.place.current()), IndexChange(new)
+            old, change = text_index.OpenIndex(self.place.current()), text_index.IndexChange(new)
             for cursor in old.cursors().values():
                 if cursor.name in away:
                     change.copy(old, cursor)
@@ -374,7 +368,7 @@ class IndexFollower:
         if state is None:
             cursors = {}
         elif state != self._known:
-            cursors = OpenIndex(path).cursors()
+            cursors = text_index.OpenIndex(path).cursors()
         self._verified = self._known = None  # whatever fails
         due = self._clock() + SECONDS_MAX
         with CrashJournal(self.place.folder, self._patience) as journal:
@@ -387,10 +381,10 @@ class IndexFollower:
 
 def hide(folder: Path, field: str, value: str, wait: float) -> None:
     """See `analysis.search.hide_texts`; *field* is ``host`` or ``url``."""
-    place = IndexPlace(folder)
+    place = index_place.IndexPlace(folder)
     with place.locked(wait):
         try:
-            change = IndexChange(place.current())
+            change = text_index.IndexChange(place.current())
             if field == "url":
                 field, value = "key", text_index.url_key(value)
             change.remove(field, value)
@@ -401,11 +395,11 @@ def hide(folder: Path, field: str, value: str, wait: float) -> None:
 
 def rewrite(folder: Path, accepts: Callable[[str, str], bool], wait: float) -> None:
     """See `analysis.search.remove_texts`."""
-    place = IndexPlace(folder)
+    place = index_place.IndexPlace(folder)
     with place.locked(wait):
         try:
-            old = OpenIndex(place.current())
-            change = IndexChange(place.begin())
+            old = text_index.OpenIndex(place.current())
+            change = text_index.IndexChange(place.begin())
             for cursor in old.cursors().values():
                 change.copy(old, cursor, accepts)
             change.commit()
@@ -417,6 +411,6 @@ def rewrite(folder: Path, accepts: Callable[[str, str], bool], wait: float) -> N
         pass
 
 
-def _clear(place: IndexPlace, error: SearchDamagedError) -> None:
+def _clear(place: index_place.IndexPlace, error: SearchDamagedError) -> None:
     logger.error("%s: it is made anew of the packs that are here", error)
     place.clear()

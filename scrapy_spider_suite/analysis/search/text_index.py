@@ -28,7 +28,6 @@ from scrapy_spider_suite.analysis.search.index_place import (
 )
 from scrapy_spider_suite.errors import PackDamagedError, QueryError, SearchDamagedError, SearchError
 from scrapy_spider_suite.packs import cdxj
-from scrapy_spider_suite.packs.cdxj import IndexEntry
 from scrapy_spider_suite.packs.reader import Packs, Page, Selection
 from scrapy_spider_suite.urls.hosts import host_of_any
 
@@ -53,7 +52,7 @@ _TOKEN: Final = rf"[\w&&[^_{_UNSPACED}]]+|[\w&&[{_UNSPACED}]]"
 class Document(NamedTuple):
     """A page as it is stored; *text* and *title* are "" if it is gone."""
 
-    entry: IndexEntry
+    entry: cdxj.IndexEntry
     title: str = ""
     text: str = ""
     language: str = ""
@@ -395,7 +394,7 @@ class Hit:
     language: str
     score: float
     snippet: Snippet
-    entry: IndexEntry
+    entry: cdxj.IndexEntry
     _packs: Packs = field(repr=False, compare=False)
 
     def page(self) -> Page | None:
