@@ -18,7 +18,7 @@ import xxhash
 
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.runtime.files import store_errors, write_all
-from scrapy_spider_suite.seen.url_keys import Handles, Ids
+from scrapy_spider_suite.seen.segments import Handles, Ids
 
 LENGTH_BITS: Final = 16  # the lowest bits of a handle: the length of the row
 _LENGTH: Final = (1 << LENGTH_BITS) - 1

@@ -1,4 +1,7 @@
-"""Segments of a trie store (trie, filter, id table), their catalogue, and the ranges of ids.
+"""Ids of URLs; segments of a trie store (trie, filter, id table), their catalogue, ranges of ids.
+
+An id is the host's slot (16 bits) and 48 bits of a seeded hash of the URL. If two collide, the
+later URL is a *twin*: it gets the next free id, and the catalogue lists it.
 
 The filter sets two bits of one word of 16 for an id, by its lowest 30 bits: a look-up reads one
 place, and one in seven absent URLs passes. The id table, from an id to its URL, has open addressing
@@ -28,7 +31,97 @@ from numpy.typing import NDArray
 
 from scrapy_spider_suite.errors import JobDamagedError, JobFormatError, StoreWriteError
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.seen.url_keys import END, FreshTable, Handles, Ids, UrlIds
+
+SLOT_SHIFT: Final = 48
+LOW: Final = (1 << SLOT_SHIFT) - 1
+END: Final = 1 << 64  # above every id
+
+TWIN_BITS: Final = 16  # twins differ in these lowest bits, within which no range of ids is cut
+
+MAX_KEY: Final = 65_535
+"""Bytes of a URL that can be stored; more than 30 times what a crawl follows."""
+
+_REMEMBERED: Final = 20_000  # hosts with a remembered slot; some 3 MB
+
+digest = xxhash.xxh3_64_intdigest
+"""The hash whose lowest bits are those of an id, with the seed of the store."""
+
+
+def encode(url: str) -> bytes:
+    """The bytes of *url*, lone surrogates included: every str differs from every other."""
+    return url.encode("utf-8", "surrogatepass")
+
+
+def decode(key: bytes) -> str:
+    return key.decode("utf-8", "surrogatepass")
+
+
+def host_bytes(key: bytes) -> bytes:
+    """`urls.normalize.host_of` for bytes; empty if there is no host."""
+    parts = key.split(b"/", 3)
+    if len(parts) < 3:
+        return b""
+    authority = parts[2]
+    if b":" in authority and not authority.endswith(b"]"):
+        return authority.rpartition(b":")[0]
+    return authority
+
+
+class UrlIds:
+    """The ids of a store's URLs, for its life. *twins* are the URLs with ids of their own.
+
+    *hash_id* gives the id of a key that is no twin, never 0.
+    """
+
+    __slots__ = ("hash_id", "seed", "twins")
+
+    def __init__(self, seed: int, twins: Mapping[str, int] | None = None) -> None:
+        self.seed = seed
+        self.twins = {bytes.fromhex(key): ident for key, ident in (twins or {}).items()}
+        self.hash_id = _make_hash_id(seed)
+
+    def id_of(self, key: bytes) -> int:
+        return self.twins.get(key) or self.hash_id(key)
+
+    @staticmethod
+    def span(prefix: bytes) -> tuple[int, int]:
+        """The lowest id, and the id after the highest, of URLs with *prefix*.
+
+        These are the ids of one slot if *prefix* ends its host with a slash or colon; else all ids.
+        """
+        authority = prefix.partition(b"://")[2]
+        in_brackets = b"[" in authority and b"]" not in authority
+        if prefix.count(b"/") < 3 and (in_brackets or not authority.endswith(b":")):
+            return 0, END
+        low = digest(host_bytes(prefix)) >> 48 << 48
+        return low, low + (1 << SLOT_SHIFT)
+
+
+def _make_hash_id(seed: int) -> Callable[[bytes], int]:
+    slots: dict[bytes, int] = {}
+    known, hash_of, low = slots.get, digest, LOW
+
+    def hash_id(key: bytes) -> int:
+        # As far as the first slash after "http:/", "https:/": the host, with its slash.
+        slot = known(start := key[: key.find(b"/", 8) + 1])
+        if slot is None:
+            slot = hash_of(host_bytes(key)) >> SLOT_SHIFT << SLOT_SHIFT
+            # Of other URLs the beginning does not tell the host.
+            if start.startswith((b"http://", b"https://")):
+                if len(slots) >= _REMEMBERED:
+                    slots.clear()
+                slots[start] = slot
+        return slot | hash_of(key, seed) & low or 1
+
+    return hash_id
+
+
+Ids = NDArray[np.uint64]
+Handles = NDArray[np.int64]
+FreshTable = dict[int, int]  # from ids to handles, in the order of the handles
+
+BYTES_A_ROW: Final = 144  # memory of an id and its handle in a `FreshTable`
+
 
 WORD: Final = 2  # bytes of a word
 USED: Final = (1 << 30) - 1
@@ -125,9 +218,9 @@ class Catalogue:
     @classmethod
     def decode(cls, data: bytes) -> Catalogue | None:
         """The catalogue in *data*; None if it is damaged. Raises `JobFormatError`."""
-        digest, _, text = data.partition(b"\n")
+        said, _, text = data.partition(b"\n")
         sum_ = xxhash.xxh3_128_hexdigest(text[:-1])
-        if not text.endswith(b"\n") or digest.decode("latin-1") != sum_:
+        if not text.endswith(b"\n") or said.decode("latin-1") != sum_:
             return None
         found = msgspec.json.decode(text, type=_Format).format
         if found != FORMAT:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Generator, Iterable
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from threading import Lock, Thread
@@ -115,14 +116,14 @@ class Sieve:
         self.path = Path(path)
         self.capacity = capacity
         self._width = WIDTHS[bits]
-        self._lock: int | None = None if readonly else files.lock_folder(self.path)
         self._bucket = bytearray()
-        try:
+        with ExitStack() as opened:
+            if not readonly:
+                opened.callback(os.close, files.lock_folder(self.path))
             with files.store_errors(self.path):
                 self.parts = SortedSet(self.path, self._width // 8, part, readonly=readonly)
-        except BaseException:
-            self._unlock()
-            raise
+            opened.callback(self.parts.close)
+            self._opened = opened.pop_all()
         verdict = self._verdict
         self._begun = verdict.end
         self.under_way = Flush(self, verdict) if verdict.first < verdict.end else None
@@ -194,13 +195,7 @@ class Sieve:
     def close(self) -> None:
         if self.under_way is not None:
             self.under_way.abandon()
-        self.parts.close()
-        self._unlock()
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._opened.close()
 
 
 SET_CAPACITY = 1 << 17  # keys in memory before they are merged: some 15 MB
@@ -225,13 +220,12 @@ class SieveSet:
         self._recent: set[bytes] = set()
         self._merging: set[bytes] = set()
         self._thread: Thread | None = None
-        self._lock = files.lock_folder(folder := Path(path))
-        try:
+        with ExitStack() as opened:
+            opened.callback(os.close, files.lock_folder(folder := Path(path)))
             with files.store_errors(folder):
                 self.parts = SortedSet(folder, self._width // 8)
-        except BaseException:
-            os.close(self._lock)
-            raise
+            opened.callback(self.parts.close)
+            self._opened = opened.pop_all()
         self._size = len(self.parts)
 
     def add(self, key: bytes) -> bool:
@@ -305,8 +299,7 @@ class SieveSet:
     def close(self) -> None:
         """Close the files; keys in memory are lost."""
         self._end_merge()
-        self.parts.close()
-        os.close(self._lock)
+        self._opened.close()
 
 
 _GROWING = "fresh-*"  # files that are copied; all others never change, and may be linked

@@ -7,6 +7,7 @@ import secrets
 import shutil
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -17,14 +18,7 @@ from scrapy_spider_suite.errors import JobDamagedError, JobError, JobInUseError,
 from scrapy_spider_suite.runtime.files import lock_folder, store_errors, sync_path
 from scrapy_spider_suite.seen import segments, trie_upkeep
 from scrapy_spider_suite.seen.fresh_log import FreshLog
-from scrapy_spider_suite.seen.url_keys import (
-    BYTES_A_ROW,
-    MAX_KEY,
-    TWIN_BITS,
-    UrlIds,
-    decode,
-    encode,
-)
+from scrapy_spider_suite.seen.segments import ABSENT, MAX_KEY, MAYBE, PRESENT
 
 DEFAULT_MEMORY: Final = 64 << 20
 _ATTEMPTS: Final = 50  # times that a reader begins anew
@@ -54,7 +48,7 @@ def _open_once(
     if catalogue is None and readonly:
         raise JobError(f"{folder} holds no store of URLs")
     catalogue = catalogue or _create(folder, with_ids)
-    ids = UrlIds(catalogue.seed, catalogue.twins)
+    ids = segments.UrlIds(catalogue.seed, catalogue.twins)
     if not readonly:
         shutil.rmtree(folder / trie_upkeep.MADE, ignore_errors=True)
         for path in folder.glob("segment-*"):
@@ -83,7 +77,7 @@ def _create(folder: Path, ids: bool) -> segments.Catalogue:
 def _replay(state: trie_upkeep.StoreState, readonly: bool) -> int:
     log, gone = state.log, list[int]()
     prefixes = [(bytes.fromhex(prefix), mark) for prefix, mark in state.catalogue.removed]
-    removed = [(start, mark, *UrlIds.span(start)) for start, mark in prefixes]
+    removed = [(start, mark, *segments.UrlIds.span(start)) for start, mark in prefixes]
     for ids, handles in log.pop_frames():
         for ident, handle in zip(ids.tolist(), handles.tolist(), strict=True):
             part = state.ranges.at(ident)
@@ -135,24 +129,24 @@ class TrieStore:
     ) -> None:  # fmt: skip
         self.path = Path(path)
         self._readonly = readonly
-        self._lock = None if readonly else lock_folder(self.path)
-        try:
+        with ExitStack() as opened:
+            if not readonly:
+                opened.callback(os.close, lock_folder(self.path))
             self._state = state = open_store(self.path, ids, readonly, verify)
-        except BaseException:
-            self._unlock()
-            raise
+            opened.callback(state.log.close)
+            self._opened = opened.pop_all()
         self.damaged, self._ranges, self._log = state.damaged, state.ranges, state.log
         self._url_ids = state.ids
         # Most stores have no twins: nothing is asked about them.
         self._ident = state.ids.id_of if state.ids.twins else state.ids.hash_id
-        limit = max(1, memory // BYTES_A_ROW)
+        limit = max(1, memory // segments.BYTES_A_ROW)
         self._upkeep = trie_upkeep.TrieUpkeep(state, limit=limit, split=split)
 
     def __contains__(self, url: object) -> bool:
         if not isinstance(url, str):
             return False
         key = url.encode("utf-8", "surrogatepass")
-        return self._lookup(key, self._ident(key)) == segments.PRESENT
+        return self._lookup(key, self._ident(key)) == PRESENT
 
     def __len__(self) -> int:
         held = sum(len(segment) for part in self._ranges for segment in part.segments)
@@ -160,9 +154,9 @@ class TrieStore:
 
     def id(self, url: str) -> int:
         """The id of *url* for the life of the store, from 1 on. Raises `UnknownUrlError`."""
-        key = encode(url)
+        key = segments.encode(url)
         ident = self._ident(key)
-        if self._lookup(key, ident) != segments.PRESENT:
+        if self._lookup(key, ident) != PRESENT:
             raise UnknownUrlError(f"{self.path} does not hold {url!r}")
         return ident
 
@@ -172,21 +166,21 @@ class TrieStore:
             raise JobError(f"{self.path} was made without ids")
         if (key := self._key_of(ident)) is None:
             raise UnknownUrlError(f"{self.path} has no URL with the id {ident}")
-        return decode(key)
+        return segments.decode(key)
 
     def iter(self, prefix: str = "") -> Iterator[str]:
         """The URLs that begin with *prefix*, in no order; quick with a whole host in it.
 
         A URL that is added or removed meanwhile may be missing; every other one comes once.
         """
-        start = encode(prefix)
-        low, high = UrlIds.span(start)
+        start = segments.encode(prefix)
+        low, high = segments.UrlIds.span(start)
         while low < high:
             part = self._ranges.at(low)
             low = part.high
             fresh = [key for key, _ in trie_upkeep.fresh_keys(part, start, self._log)]
             for keys in (fresh, *(segment.keys(start) for segment in part.segments)):
-                yield from map(decode, keys)
+                yield from map(segments.decode, keys)
 
     def __iter__(self) -> Iterator[str]:
         return self.iter()
@@ -196,13 +190,13 @@ class TrieStore:
         ranges = self._ranges  # `Ranges.at`, for each link that is looked up
         part = ranges.all[bisect_right(ranges.lows, ident) - 1]
         # What is there is most likely in the base.
-        said = segments.ABSENT if part.base is None else part.base.lookup(key, ident)
-        if said == segments.PRESENT:
+        said = ABSENT if part.base is None else part.base.lookup(key, ident)
+        if said == PRESENT:
             return said
         if part.recent is not None:
             said = part.recent.lookup(key, ident) or said
-        if said != segments.PRESENT and (handle := part.find(ident)) >= 0:
-            return segments.PRESENT if self._log.read(handle) == key else segments.MAYBE
+        if said != PRESENT and (handle := part.find(ident)) >= 0:
+            return PRESENT if self._log.read(handle) == key else MAYBE
         return said
 
     def _key_of(self, ident: int) -> bytes | None:
@@ -227,13 +221,13 @@ class TrieStore:
                 raise ValueError(f"a URL of {len(key)} bytes; at most {MAX_KEY} can be stored")
             ident = self._ident(key)
             said = self._lookup(key, ident)
-            if said == segments.PRESENT:
+            if said == PRESENT:
                 continue
             if ident in new:
                 if new[ident][0] == key:
                     continue
                 ident = self._twin(key, ident, new)
-            elif said == segments.MAYBE and self._key_of(ident) is not None:
+            elif said == MAYBE and self._key_of(ident) is not None:
                 ident = self._twin(key, ident, new)
             new[ident] = key, url
         if new:
@@ -241,14 +235,14 @@ class TrieStore:
         return [url for _, url in new.values()]
 
     def _twin(self, key: bytes, ident: int, new: dict[int, tuple[bytes, str]]) -> int:
-        for number in range(1, 1 << TWIN_BITS):
+        for number in range(1, 1 << segments.TWIN_BITS):
             free = ident ^ number
             if free in new and new[free][0] == key:
                 return free
             if free and free not in new and self._key_of(free) is None:
                 break
         else:
-            raise ValueError(f"{1 << TWIN_BITS} URLs have all but the same id as {key!r}")
+            raise ValueError(f"{1 << segments.TWIN_BITS} URLs have all but the same id as {key!r}")
         self._upkeep.settle()
         catalogue = self._state.catalogue
         self._upkeep.write(replace(catalogue, twins=catalogue.twins | {key.hex(): free}))
@@ -293,8 +287,8 @@ class TrieStore:
         """
         self._check_writable()
         self._upkeep.settle()
-        start = encode(prefix)
-        parts = self._ranges.between(*UrlIds.span(start))
+        start = segments.encode(prefix)
+        parts = self._ranges.between(*segments.UrlIds.span(start))
         if any(part.damaged for part in parts):
             raise JobDamagedError(f"{self.path} is damaged where {prefix!r} would be; repair it")
         return trie_upkeep.remove_urls(self._upkeep, start, parts)
@@ -321,13 +315,7 @@ class TrieStore:
 
     def close(self) -> None:
         self._upkeep.cancel()
-        self._log.close()
-        self._unlock()
-
-    def _unlock(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        self._opened.close()
 
     def __enter__(self) -> TrieStore:
         return self

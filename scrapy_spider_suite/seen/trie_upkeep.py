@@ -28,7 +28,6 @@ from scrapy_spider_suite.runtime.files import store_errors, sync_path
 from scrapy_spider_suite.runtime.helper_processes import last_error_line, start_helper
 from scrapy_spider_suite.seen import segments
 from scrapy_spider_suite.seen.fresh_log import FreshLog, row_reader
-from scrapy_spider_suite.seen.url_keys import END, SLOT_SHIFT, TWIN_BITS, Handles, Ids, UrlIds
 
 SPLIT: Final = 1 << 20  # URLs of a range; one with more is split
 
@@ -57,7 +56,7 @@ class SegmentBuilder:
         catalogue = segments.read_catalogue(self._folder)
         if catalogue is None:
             raise JobDamagedError(f"{self._folder} holds no store of URLs")
-        self._catalogue, self._ids = catalogue, UrlIds(catalogue.seed, catalogue.twins)
+        self._catalogue, self._ids = catalogue, segments.UrlIds(catalogue.seed, catalogue.twins)
         self._count = 0
 
     def run(self) -> None:
@@ -66,7 +65,7 @@ class SegmentBuilder:
         sync_path(self._folder)
         tasks = {task.low: task for task in self._tasks}
         rows = self._catalogue.ranges
-        highs = [row.low for row in rows[1:]] + [END]
+        highs = [row.low for row in rows[1:]] + [segments.END]
         ranges: list[segments.RangeRow] = []
         for row, high in zip(rows, highs, strict=True):
             task = tasks.get(row.low)
@@ -110,7 +109,7 @@ class SegmentBuilder:
         )
 
 
-def range_cuts(ids: Ids, parts: int, low: int) -> list[int]:
+def range_cuts(ids: segments.Ids, parts: int, low: int) -> list[int]:
     """The ids at which sorted *ids*, all at least *low*, are cut into some *parts* equal ranges.
 
     Cuts are between slots, or inside one if that is off by more than a quarter of a part.
@@ -119,12 +118,12 @@ def range_cuts(ids: Ids, parts: int, low: int) -> list[int]:
     for number in range(1, parts):
         wanted = len(ids) * number // parts
         ident = int(ids[wanted])
-        slot = ident >> SLOT_SHIFT << SLOT_SHIFT
-        ends = [end for end in (slot, slot + (1 << SLOT_SHIFT)) if end < END]
+        slot = ident >> segments.SLOT_SHIFT << segments.SLOT_SHIFT
+        ends = [end for end in (slot, slot + (1 << segments.SLOT_SHIFT)) if end < segments.END]
         off = {end: abs(int(np.searchsorted(ids, np.uint64(end))) - wanted) for end in ends}
         best = min(ends, key=off.__getitem__)
         if off[best] > len(ids) // parts // 4:
-            best = ident >> TWIN_BITS << TWIN_BITS
+            best = ident >> segments.TWIN_BITS << segments.TWIN_BITS
         if best > (found[-1] if found else low):
             found.append(best)
     return found
@@ -161,7 +160,7 @@ class SegmentBuild:
         self._log = log
         mark = log.end
         self.built = {part.row.low: len(part.freeze()) for part, _ in ranges}
-        self.handles: list[Handles] = []
+        self.handles: list[segments.Handles] = []
         self._steps = self._start(ranges, mark, split)
 
     def _start(
@@ -244,7 +243,7 @@ POLLS_TO_RETRY: Final = 60
 DAMAGED_PREFIX: Final = "damaged-"
 """Prefix of the names of damaged files that are kept for inspection."""
 
-Spent = tuple[set[str], Handles]  # files, and rows of the log, that nothing refers to any more
+Spent = tuple[set[str], segments.Handles]  # files and rows of the log without references
 
 
 @dataclass(slots=True)
@@ -253,7 +252,7 @@ class StoreState:
 
     folder: Path
     catalogue: segments.Catalogue  # the catalogue on disk
-    ids: UrlIds
+    ids: segments.UrlIds
     ranges: segments.Ranges
     log: FreshLog
     fresh: int  # number of rows in no segment
@@ -524,7 +523,7 @@ def remove_urls(upkeep: TrieUpkeep, start: bytes, parts: Sequence[segments.Range
 
 
 def fresh_keys(part: segments.Range, prefix: bytes, log: FreshLog) -> Iterator[tuple[bytes, int]]:
-    low, high = UrlIds.span(prefix)
+    low, high = segments.UrlIds.span(prefix)
     rows = (row for table in part.tables for row in table.items())
     for handle in sorted(handle for ident, handle in rows if low <= ident < high):
         key = log.read(handle)

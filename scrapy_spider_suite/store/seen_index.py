@@ -14,10 +14,10 @@ from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen.fingerprints import fingerprint, fingerprints
+from scrapy_spider_suite.seen.segments import MAX_KEY, encode, host_bytes
 from scrapy_spider_suite.seen.sieve import CAPACITY, Sieve
 from scrapy_spider_suite.seen.sorted_set import SetManifest
 from scrapy_spider_suite.seen.trie_store import TrieStore
-from scrapy_spider_suite.seen.url_keys import MAX_KEY, encode, host_bytes
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rows import UrlState
 

@@ -14,10 +14,9 @@ from scrapy_spider_suite.errors import JobDamagedError, JobInUseError, StoreWrit
 from scrapy_spider_suite.seen import fresh_log as logs
 from scrapy_spider_suite.seen import trie_store
 from scrapy_spider_suite.seen.fingerprints import fingerprint
-from scrapy_spider_suite.seen.segments import mmap
+from scrapy_spider_suite.seen.segments import encode, mmap
 from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.seen.trie_store import TrieStore
-from scrapy_spider_suite.seen.url_keys import encode
 
 
 def urls(first: int, last: int) -> list[str]:

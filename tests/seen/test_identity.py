@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from support.seen_contract import some_urls
 
 from scrapy_spider_suite.frontier.entries import host_key
-from scrapy_spider_suite.seen.url_keys import UrlIds, decode, encode, host_bytes
+from scrapy_spider_suite.seen.segments import UrlIds, decode, encode, host_bytes
 from scrapy_spider_suite.urls.normalize import host_of
 
 

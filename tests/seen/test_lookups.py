@@ -10,9 +10,9 @@ import pytest
 from support.trie_stores import build_at_once, small
 
 from scrapy_spider_suite.errors import UnknownUrlError
-from scrapy_spider_suite.seen import segments, url_keys
+from scrapy_spider_suite.seen import segments
+from scrapy_spider_suite.seen.segments import LOW, SLOT_SHIFT, digest
 from scrapy_spider_suite.seen.trie_store import TrieStore
-from scrapy_spider_suite.seen.url_keys import LOW, SLOT_SHIFT, digest
 
 URLS = [f"http://host{number % 23}.t/page/{number}" for number in range(300)]
 
@@ -102,7 +102,7 @@ def test_hosts_whose_urls_all_have_the_same_hash(
     def poor(key: bytes, seed: int | None = None) -> int:
         return digest(key) if seed is None else digest(key) & ~LOW | low
 
-    monkeypatch.setattr(url_keys, "digest", poor)
+    monkeypatch.setattr(segments, "digest", poor)
     urls = [f"http://{host}/" for host in (_host_of_slot_0(), "a.t", "b.t", "c.t", "d.t")]
     others = ["http://e.t/", "http://a.t/x"]
     with small(tmp_path) as one:

@@ -20,8 +20,8 @@ from scrapy_spider_suite.errors import (
 )
 from scrapy_spider_suite.frontier.entries import Entry, state_key
 from scrapy_spider_suite.seen import trie_upkeep
+from scrapy_spider_suite.seen.segments import LOW, MAX_KEY
 from scrapy_spider_suite.seen.trie_store import TrieStore
-from scrapy_spider_suite.seen.url_keys import LOW, MAX_KEY
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord

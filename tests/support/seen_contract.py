@@ -11,8 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from scrapy_spider_suite.seen.segments import encode
 from scrapy_spider_suite.seen.sieve import SieveSet
-from scrapy_spider_suite.seen.url_keys import encode
 
 HOSTS = ["a.t", "b.t", "www.a.t", "a.t:8080", "[::1]"]
 PATHS = ["", "a", "a/b", "b?q=1", "ä", "%20", "\x00", "a\nb", "\udcff"]

@@ -9,10 +9,9 @@ from typing import Any
 import pytest
 
 from scrapy_spider_suite.errors import SuiteError
-from scrapy_spider_suite.seen import segments, trie_upkeep, url_keys
-from scrapy_spider_suite.seen.segments import Catalogue
+from scrapy_spider_suite.seen import segments, trie_upkeep
+from scrapy_spider_suite.seen.segments import LOW, Catalogue, digest
 from scrapy_spider_suite.seen.trie_store import TrieStore
-from scrapy_spider_suite.seen.url_keys import LOW, digest
 
 
 class Ended:
@@ -58,7 +57,7 @@ def use_few_ids(patch: pytest.MonkeyPatch, mask: int) -> None:
     def poor(key: bytes, seed: int | None = None) -> int:
         return digest(key) if seed is None else digest(key, seed) & (~LOW | mask)
 
-    patch.setattr(url_keys, "digest", poor)
+    patch.setattr(segments, "digest", poor)
 
 
 def small(path: Path, *, ids: bool = True, **options: Any) -> TrieStore:
