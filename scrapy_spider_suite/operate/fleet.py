@@ -37,7 +37,7 @@ from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.values import Endpoint, endpoint
 from scrapy_spider_suite.store.job_directory import FOLDER
-from scrapy_spider_suite.store.job_status import read_status
+from scrapy_spider_suite.store.job_reader import read_status
 
 MODULE: Final = "scrapy_spider_suite.operate.fleet"
 _SUMS: Final = ("done", "failed", "pending")

@@ -22,7 +22,7 @@ from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.fetch.connections import idle_limit, raise_file_limit
 from scrapy_spider_suite.runtime.refusal import DISK_ERROR
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.store.job_status import read_status
+from scrapy_spider_suite.store.job_reader import read_status
 from scrapy_spider_suite.store.rocks_store import RocksStore
 
 if TYPE_CHECKING:

@@ -30,7 +30,7 @@ from scrapy_spider_suite.runtime.refusal import (
 )
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
-from scrapy_spider_suite.store.job_status import StatusFile
+from scrapy_spider_suite.store.job_reader import StatusFile
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.context import Crawl, Engine

@@ -10,11 +10,11 @@ from __future__ import annotations
 import copy
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from http import HTTPMethod, HTTPStatus
 from http.cookiejar import Cookie
 from types import MethodType
-from typing import Any, TypeVar
+from typing import Any
 
 from lxml.etree import _ElementUnicodeResult  # type: ignore[import-untyped]
 from scrapy import Item, Request, Spider
@@ -82,8 +82,6 @@ _HEADERS_KIND = value_codec.ObjectKind(
     lambda cls, state: Headers(*state[::-1]),
 )
 
-T = TypeVar("T")
-
 VERSION = 1  # first byte of every stored request
 
 _ALIASES: Mapping[str, type] = {
@@ -124,17 +122,7 @@ _registry = value_codec.ClassRegistry()
 _registry.register(_ElementUnicodeResult, "lxml.text", str, str)
 
 
-def register(
-    cls: type[T], name: str, encode: Callable[[T], Any], decode: Callable[[Any], T]
-) -> None:
-    """Make instances of *cls*, not of subclasses, storable in requests and in ``spider.state``.
-
-    *encode* returns a storable value; *decode* makes an equal instance, and must not trust it.
-    *name* is written in place of the class: the class may move, the name must stay. Call it where
-    the class is defined. Raises `ValueError` for a built-in type, or a *name* not of 1 to 64
-    letters, digits, ``_.:-``.
-    """
-    _registry.register(cls, name, encode, decode)
+register = _registry.register
 
 
 def project_packages(spidercls: type[Spider], spider_modules: Iterable[str]) -> tuple[str, ...]:

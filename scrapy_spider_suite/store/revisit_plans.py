@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable, Iterator
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeVar
 
 import msgpack  # type: ignore[import-untyped]
 import msgspec
@@ -18,6 +18,8 @@ from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import UrlState, pack_row, unpack_row
+
+T = TypeVar("T")
 
 _KEPT = int(Flag.USER | Flag.PROXIED | Flag.NO_ROBOTS)
 
@@ -54,10 +56,7 @@ class RevisitPlan(msgspec.Struct, frozen=True, array_like=True):
     @classmethod
     def from_bytes(cls, data: bytes) -> RevisitPlan:
         """Read it back. Raises `JobDamagedError`."""
-        try:
-            return msgspec.msgpack.decode(data, type=cls)
-        except (msgspec.DecodeError, ValueError) as error:
-            raise JobDamagedError(f"a row of the revisits is damaged ({error!r})") from error
+        return _decode(data, cls)
 
     def without(self, gone: Callable[[str], bool]) -> RevisitPlan:
         """The plan without referrer and packed body whose URLs are *gone*."""
@@ -182,11 +181,8 @@ class RevisitPlans:
     def claims(self, host: str) -> revisit_rules.LastmodTrust:
         """The trust in sitemaps that name pages of *host*."""
         data = self._rows.get(_CLAIMS + host.encode())
-        try:
-            counts = () if data is None else map(float, msgpack.unpackb(data))
-            return revisit_rules.LastmodTrust(*counts)
-        except (ValueError, TypeError) as error:
-            raise JobDamagedError(f"a row of the revisits is damaged ({error!r})") from error
+        counts = () if data is None else _decode(data, tuple[float, float])
+        return revisit_rules.LastmodTrust(*counts)
 
     def claim(self, identity: bytes, lastmod: float, now: float) -> bool:
         """Whether a page is due at once, since a sitemap says that it changed at *lastmod*."""
@@ -330,12 +326,14 @@ class RevisitPlans:
 
     def _load(self) -> revisit_rules.ChangeRates:
         data = self._rows.get(_DEMAND)
-        if data is None:
-            return revisit_rules.ChangeRates()
-        try:
-            return revisit_rules.ChangeRates([int(number) for number in msgpack.unpackb(data)])
-        except (ValueError, TypeError) as error:
-            raise JobDamagedError(f"the revisits' counts are damaged ({error!r})") from error
+        return revisit_rules.ChangeRates(() if data is None else _decode(data, list[int]))
+
+
+def _decode(data: bytes, form: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(data, type=form)
+    except (msgspec.DecodeError, ValueError) as error:
+        raise JobDamagedError(f"a row of the revisits is damaged ({error!r})") from error
 
 
 def _index(due: float, identity: bytes) -> bytes:

@@ -270,7 +270,13 @@ class ClassRegistry:
     def register(
         self, cls: type[T], name: str, encode: Callable[[T], Any], decode: Callable[[Any], T]
     ) -> None:
-        """See `request_codec.register`."""
+        """Make instances of *cls*, not of subclasses, storable in requests and ``spider.state``.
+
+        *encode* returns a storable value; *decode* makes an equal instance, and must not trust it.
+        *name* is written in place of the class: the class may move, the name must stay. Call it
+        where the class is defined. Raises `ValueError` for a built-in type, or a *name* not of 1 to
+        64 letters, digits, ``_.:-``.
+        """
         if cls in _PLAIN or cls in _MARKED or cls in SCALARS:
             raise ValueError(f"{cls.__name__} is stored as it is")
         if not _REGISTERED_NAME.fullmatch(name):
@@ -331,7 +337,6 @@ class ValueCodec:
             if kind.accepts(cls):
                 return kind
         raise CodecError(f"{cls.__module__}.{cls.__qualname__} has no stored form")
-
 
     def _pack(self, value: object) -> bytes:
         try:

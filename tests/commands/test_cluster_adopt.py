@@ -20,8 +20,7 @@ from support.verdict import kept_by, verdict_of
 from scrapy_spider_suite.commands.cluster import Command
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_directory import FOLDER
-from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.store.job_status import read_status
+from scrapy_spider_suite.store.job_reader import StoreReader, read_status
 from scrapy_spider_suite.testing import FakeWebProcess
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scrapy_spider_suite.store.job_status import STATUS_FILE, StatusFile, read_status
+from scrapy_spider_suite.store.job_reader import STATUS_FILE, StatusFile, read_status
 
 
 def test_facts_add_up(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import read_given, setting_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
-from scrapy_spider_suite.store.job_status import StatusFile, read_status
+from scrapy_spider_suite.store.job_reader import StatusFile, read_status
 from scrapy_spider_suite.urls.normalize import host_of
 
 if TYPE_CHECKING:

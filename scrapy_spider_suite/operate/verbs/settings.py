@@ -11,7 +11,7 @@ from scrapy_spider_suite.settings.declarations import setting_name, shown_value
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.table import FRONT_PAGE
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
-from scrapy_spider_suite.store.job_status import read_status
+from scrapy_spider_suite.store.job_reader import read_status
 
 _WIDTH = 100
 _VALUE = 16  # columns of a value where a setting has one line; a longer one is cut

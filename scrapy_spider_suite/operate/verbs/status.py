@@ -31,8 +31,7 @@ from scrapy_spider_suite.operate.verb import (
 )
 from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.store.host_queues import NEVER, RESIDENT
-from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
-from scrapy_spider_suite.store.job_status import CrawlState, read_status
+from scrapy_spider_suite.store.job_reader import CrawlState, StoreReader, read_status, wait_reason
 from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.traps import format_counts
