@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
-import msgpack  # type: ignore[import-untyped]
+import msgspec
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.store.interface import KV
@@ -19,8 +19,7 @@ STRUCTURES: Final = "structures"
 NEAR: Final = "near"
 
 
-@dataclass(frozen=True, slots=True)
-class Original:
+class Original(NamedTuple):
     """The first page with a digest (WARC 1.1 §6.7.2). *when*: seconds, wall."""
 
     url: str
@@ -63,7 +62,7 @@ class Originals:
     def replace(self, digest: bytes, page: Original) -> None:
         """Make *page* the original: the old one was redacted."""
         if digest:
-            self._rows.put(digest, msgpack.packb((page.url, page.when, "")))
+            self._rows.put(digest, msgspec.msgpack.encode(page))
 
     def for_host(self, host: str, after: bytes, rows: int) -> tuple[list[bytes], bytes]:
         """Return digests, of the next *rows* behind *after*, whose original is on *host*, and the
@@ -80,7 +79,6 @@ class Originals:
 
 def _original(data: bytes) -> Original:
     try:
-        url, when, _ = msgpack.unpackb(data)
-        return Original(str(url), float(when))
-    except (ValueError, TypeError) as error:
+        return msgspec.msgpack.decode(data, type=Original)
+    except (msgspec.DecodeError, ValueError) as error:
         raise JobDamagedError(f"a row of the digests is damaged ({error!r})") from error

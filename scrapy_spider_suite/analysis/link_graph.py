@@ -218,14 +218,14 @@ CREATE TABLE host_edges AS
 class GraphBuilder(AbstractContextManager["GraphBuilder"]):
     """A context that makes a graph; scratch files lie in *folder*. *memory*: bytes for DuckDB."""
 
-    def __init__(self, folder: Path, *, memory: int = MEMORY, threads: int = 2) -> None:
+    def __init__(self, folder: Path, *, memory: int = MEMORY) -> None:
         self._path = folder / "graph.duckdb"
         self._path.unlink(missing_ok=True)  # of a run that was killed
         self._db = duckdb.connect(
             str(self._path),
             config={
                 "memory_limit": f"{memory >> 10}KiB",
-                "threads": threads,
+                "threads": 2,
                 "temp_directory": str(folder / "spilled"),
                 "preserve_insertion_order": True,
             },

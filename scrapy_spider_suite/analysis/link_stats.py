@@ -12,8 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
+from typing import Annotated
 
-import msgpack  # type: ignore[import-untyped]
+import msgspec
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.settings.table import LINK_TABLES
@@ -29,6 +30,9 @@ class Sums:
         self._rows = rows
         self._prefix = prefix
         self._width = width
+        self._decode = msgspec.msgpack.Decoder(
+            Annotated[list[int], msgspec.Meta(min_length=width, max_length=width)]
+        ).decode
         self._added: dict[bytes, list[int]] = {}
 
     def __len__(self) -> int:
@@ -53,7 +57,7 @@ class Sums:
             else:
                 for place, number in enumerate(self._numbers(data)):
                     vector[place] += number
-            put(row, msgpack.packb(vector))
+            put(row, msgspec.msgpack.encode(vector))
         self._added.clear()
         return new
 
@@ -73,12 +77,9 @@ class Sums:
 
     def _numbers(self, data: bytes) -> list[int]:
         try:
-            numbers = [int(number) for number in msgpack.unpackb(data)]
-        except (ValueError, TypeError) as error:
+            return self._decode(data)
+        except (msgspec.DecodeError, ValueError) as error:
             raise JobDamagedError(f"a row of the link statistics is damaged ({error})") from error
-        if len(numbers) > self._width:
-            raise JobDamagedError("a row of the link statistics has more numbers than are known")
-        return numbers + [0] * (self._width - len(numbers))
 
 
 ROWS = "links"

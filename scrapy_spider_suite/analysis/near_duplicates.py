@@ -104,10 +104,9 @@ class NearIndex:
                 rows.delete(key)
             rows.put(_MADE, made)
             return
-        pages = np.frombuffer(b"".join(row for _, row in found if len(row) == _ROW.itemsize), _ROW)
+        pages = np.frombuffer(b"".join(row for _, row in found), _ROW)  # in the order of *met*
         if not len(pages):
             return
-        pages = np.sort(pages, order="met")
         for met in pages["met"][: -self.capacity]:  # an earlier run may have had more memory
             rows.delete(_key(int(met)))
         pages = pages[-self.capacity :]

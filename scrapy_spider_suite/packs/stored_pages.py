@@ -5,11 +5,10 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import msgpack  # type: ignore[import-untyped]
+import msgspec
 
 from scrapy_spider_suite.errors import PackDamagedError, PackError
 from scrapy_spider_suite.packs import pack_file
@@ -26,8 +25,7 @@ _SUMS: Final = 16
 """Bytes at the start of an lzop block, its checksums among them."""
 
 
-@dataclass(slots=True)
-class StoredPage:
+class StoredPage(msgspec.Struct, array_like=True):
     """A page fetched at *time* (seconds since the epoch). *location*: None until written. *again*:
     fetched and counted before. *visited*: in the crawl before. *first*: of its host.
     """
@@ -40,22 +38,14 @@ class StoredPage:
     first: bool = False
 
     def to_bytes(self) -> bytes:
-        """Return the bytes of a row. Raises ValueError: not written yet."""
-        if self.location is None:
-            raise ValueError(f"{self.url} is in no pack yet")
-        name, place = self.location
-        flags = self.again | self.visited << 1 | self.first << 2
-        return bytes(msgpack.packb((self.url, self.time, flags, name, *place)))
+        return msgspec.msgpack.encode(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> StoredPage:
         """Parse a row. Raises `PackError`."""
         try:
-            url, time, flags, name, *place = msgpack.unpackb(data)
-            location = RecordLocation(Path(name).name, RecordPlace(*map(int, place)))
-            return cls(str(url), float(time), bool(flags & 1), location,
-                       bool(flags & 2), bool(flags & 4))  # fmt: skip
-        except (ValueError, TypeError, msgpack.UnpackException) as error:
+            return msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.DecodeError, ValueError) as error:
             raise PackError(f"it is not known where a page is ({error})") from error
 
 

@@ -11,7 +11,7 @@ import xxhash
 
 from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj, http_records, pack_file
-from scrapy_spider_suite.packs.containers import RECORD_MAX, RecordPlace
+from scrapy_spider_suite.packs.containers import RecordPlace
 from scrapy_spider_suite.packs.folder_index import captures_of, index_entries, index_runs, run_lines
 from scrapy_spider_suite.packs.warc import Record, sha1_digest
 from scrapy_spider_suite.runtime.text import counted
@@ -28,22 +28,22 @@ class PackFinding(NamedTuple):
     length: int = -1
 
 
-def verify(*paths: str | Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]:
+def verify(*paths: str | Path) -> Iterator[PackFinding]:
     """Yield the faults of packs, folders, indexes. Raises `PackError` (no pack) and `OSError`."""
     for path in map(Path, paths):
         if path.is_dir():
             for pack in sorted(filter(pack_file.is_pack, path.iterdir())):
-                yield from verify_pack(pack, limit)
+                yield from verify_pack(pack)
             yield from verify_missing(path)
             yield from verify_merged(path)
         else:
-            yield from verify_pack(path, limit)
+            yield from verify_pack(path)
 
 
-def verify_pack(path: Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]:
+def verify_pack(path: Path) -> Iterator[PackFinding]:
     found: list[PackFinding] = []
     count = total = 0
-    for bundle in captures_of(_checked(path, limit, found)):
+    for bundle in captures_of(_checked(path, found)):
         for entry in cdxj.entries_for(bundle, path.name):
             count += 1
             total += xxhash.xxh3_128_intdigest(entry.line())
@@ -54,9 +54,9 @@ def verify_pack(path: Path, limit: int = RECORD_MAX) -> Iterator[PackFinding]:
         yield from _verify_index(path, (count, total))
 
 
-def _checked(path: Path, limit: int, found: list[PackFinding]) -> Iterator[cdxj.Located]:
+def _checked(path: Path, found: list[PackFinding]) -> Iterator[cdxj.Located]:
     written = path.name.endswith(pack_file.OPEN)
-    for part in pack_file.scan(path, limit):
+    for part in pack_file.scan(path):
         if isinstance(part, pack_file.Damage):
             if not (written and part.torn):
                 kind = "torn" if part.torn else "damaged"

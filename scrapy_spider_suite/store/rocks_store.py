@@ -188,10 +188,7 @@ FAMILIES = ("hosts", "due", "queue", "states", "kv", "meta")
 class Database:
     """The lower half of `RocksStore`: families, batch, reads. After *damage* nothing is written."""
 
-    def __init__(
-        self, path: Path, *, memory: int = 80 << 20, power_safe: bool = False,
-        secondary: Path | None = None,
-    ) -> None:  # fmt: skip
+    def __init__(self, path: Path, memory: int, power_safe: bool, secondary: Path | None) -> None:
         self.damage = ""
         self.power_safe = power_safe
         self._path = path
@@ -406,7 +403,7 @@ class RocksStore(Database):
         self, path: Path, *, memory: int = 80 << 20, power_safe: bool = False,
         secondary: Path | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(path, memory=memory, power_safe=power_safe, secondary=secondary)
+        super().__init__(path, memory, power_safe, secondary)
         self.archive: Archive | None = None
         self.sieve: SieveIndex | None = None
         self.update_record: Callable[[str, HostRecord], None] = lambda host, record: None

@@ -7,25 +7,21 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from math import isfinite
-from socket import AF_INET, AF_INET6, inet_ntop, inet_pton
+from typing import Annotated
 
-from msgspec import Struct
+import msgspec
 
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 
 FORMAT = 1  # of the rows below: a change of a struct raises it
-COUNT_MAX = 1 << 31  # the greatest count of a host
+COUNT_MAX = 1 << 31  # the greatest count of a host that is taken from another agent
 POLICY_MAX = 15  # the greatest number of a referrer policy for which a row has room
 
-_HOST = struct.Struct(">BdddHHIIII")
 _ROW = struct.Struct(">BBHBiIII")
 _N_URL = slice(9, 13)  # where the length of the URL stands in it
-_ANSWER = b"\xff"  # stands before an address and its expiry, and in no UTF-8
-_EXPIRY = 4  # bytes of whole seconds since the epoch
 _STATE = struct.Struct(">BBBHI")
-_ENTERED_MAX = (1 << 15) - 1
 _STATES = tuple(State)
 _STATE_NUMBERS = {state: number for number, state in enumerate(State)}
 _REFERRER_BITS = 28  # of the length of a referrer; above them stands its policy
@@ -35,21 +31,22 @@ _EVENT_NUMBERS: dict[Event | None, int] = {
     None: 0, **{event: number for number, event in enumerate(Event, 1)},
 }  # fmt: skip
 _FATES = {"", *(event.value for event in Event)}
+_Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
-class HostRecord(Struct, eq=False, gc=False):
+class HostRecord(msgspec.Struct, array_like=True, eq=False, gc=False):
     """One host, for the life of the job."""
 
     next_fetch: float = 0.0  # wall time
     due: float | None = None  # its time in the ``due`` family; None: nothing is pending
     crawl_delay: float = 0.0  # seconds
-    failures: int = 0
+    failures: _Count = 0
     dead: str = ""  # the event for which it was given up
     why: str = ""  # the reason for *next_fetch*, if not the delay
-    pending: int = 0
-    done: int = 0
-    failed: int = 0
-    attempts: int = 0
+    pending: _Count = 0
+    done: _Count = 0
+    failed: _Count = 0
+    attempts: _Count = 0
     counted: bool = False  # whether its domain counts it
     entered: int | None = None  # depth of its first URL
     head: bytes = b""  # a lower bound of its first order key
@@ -57,43 +54,17 @@ class HostRecord(Struct, eq=False, gc=False):
     resolved_until: float = 0.0  # wall time until which that holds
 
     def to_bytes(self) -> bytes:
-        entered = 0 if self.entered is None else min(self.entered + 1, _ENTERED_MAX)
-        packed = _HOST.pack(
-            len(self.head), self.next_fetch, -1.0 if self.due is None else self.due,
-            self.crawl_delay, min(self.failures, 0xFFFF), self.counted | entered << 1,
-            min(self.pending, COUNT_MAX), min(self.done, COUNT_MAX),
-            min(self.failed, COUNT_MAX), min(self.attempts, COUNT_MAX),
-        )  # fmt: skip
-        packed += self.head + f"{self.dead}\n{self.why}".encode()
-        if not self.address:
-            return packed
-        family = AF_INET6 if ":" in self.address else AF_INET
-        expiry = min(int(self.resolved_until), 0xFFFFFFFF).to_bytes(_EXPIRY, "big")
-        return packed + _ANSWER + expiry + inet_pton(family, self.address)
+        return msgspec.msgpack.encode(self)
 
     @classmethod
     def from_bytes(cls, data: bytes) -> HostRecord:
         """Unpack a record. Raises `JobDamagedError` for anything else."""
-        record = cls()
         try:
-            (
-                head, record.next_fetch, due, record.crawl_delay, record.failures, counted,
-                record.pending, record.done, record.failed, record.attempts,
-            ) = _HOST.unpack_from(data)  # fmt: skip
-            record.due = None if due < 0 else due
-            record.counted = bool(counted & 1)
-            record.entered = (counted >> 1) - 1 if counted > 1 else None
-            record.head = data[_HOST.size : _HOST.size + head]
-            words, _, answer = data[_HOST.size + head :].partition(_ANSWER)
-            record.dead, _, record.why = words.decode().partition("\n")
-            if answer:
-                family = AF_INET if len(answer) == _EXPIRY + 4 else AF_INET6
-                record.resolved_until = float(int.from_bytes(answer[:_EXPIRY], "big"))
-                record.address = inet_ntop(family, answer[_EXPIRY:])
-        except (struct.error, ValueError) as error:
+            record = msgspec.msgpack.decode(data, type=cls)
+        except (msgspec.DecodeError, ValueError) as error:
             raise JobDamagedError(f"a host's row cannot be read ({error})") from error
-        times = (record.next_fetch, due, record.crawl_delay)
-        if len(record.head) != head or record.dead not in _FATES or not all(map(isfinite, times)):
+        times = (record.next_fetch, record.due or 0.0, record.crawl_delay)
+        if record.dead not in _FATES or not all(map(isfinite, times)):
             raise JobDamagedError("a host's row holds what was never written")
         return record
 

@@ -65,7 +65,7 @@ def plan(**changed: object) -> bytes:
 
 
 KEY = state_key("h0.t", "http://h0.t/1")
-COUNTED = HostRecord().to_bytes()[:41] + b"\xff" * 4 + b"\n"
+COUNTED = HostRecord(attempts=COUNT_MAX + 1).to_bytes()
 GOOD = UrlState(State.PENDING).to_bytes()
 ROW_ = pack_row(entry("http://h0.t/1"))
 HOSTILE = [
@@ -74,7 +74,7 @@ HOSTILE = [
     [HOST, "h0.t", HostRecord(next_fetch=float("nan")).to_bytes()], ["x", "h0.t"],
     [HOST, "h0.t", HostRecord(next_fetch=1e300).to_bytes()],
     [HOST, "h0.t", HostRecord(crawl_delay=1e300).to_bytes()],
-    [HOST, "h0.t", COUNTED], [HOST, "h0.t", COUNTED[:33] + b"\xff" * 4 + COUNTED[37:]],
+    [HOST, "h0.t", COUNTED], [HOST, "h0.t", HostRecord(done=-1).to_bytes()],
     [ROW, "h0.t", b"", GOOD, False], [ROW, "h0.t", ROW_, DONE.to_bytes(), False],
     [ROW, "h0.t", ROW_, GOOD, 3], [ROW, "h0.t", ROW_, b"\xff" * 9, False],
     [ROW, "h0.t", pack_row(entry("http://h0.t/1", flags=8)), GOOD, False],

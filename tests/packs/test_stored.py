@@ -14,7 +14,6 @@ from scrapy_spider_suite.packs.pack_file import FORMATS, Uploaded, mark_uploaded
 from scrapy_spider_suite.packs.redaction import RedactionTarget, redact
 from scrapy_spider_suite.packs.stored_pages import StoredPage, StoredPageFinder
 from scrapy_spider_suite.packs.warc import LINKS_READ_LATER
-from scrapy_spider_suite.packs.writer import RecordLocation
 
 PAGES = range(5)
 
@@ -100,16 +99,6 @@ def test_rows_that_are_none(row: bytes) -> None:
     """One kind of error."""
     with pytest.raises(PackError, match="not known where"):
         StoredPage.from_bytes(row)
-
-
-def test_a_row_leads_to_no_other_folder() -> None:
-    """The name of a pack has no folder in it."""
-    stored = StoredPage("http://a.test/", NOW, False, RecordLocation("../../x", (1, 2, 3, 4)))  # type: ignore[arg-type]
-    again = StoredPage.from_bytes(stored.to_bytes()).location
-    assert again is not None
-    assert again.filename == "x"
-    with pytest.raises(ValueError, match="in no pack"):
-        StoredPage("http://a.test/", NOW).to_bytes()
 
 
 def test_links_of_a_page_that_was_packed_without(tmp_path: Path) -> None:

@@ -295,18 +295,16 @@ class IndexBatch:
 
 
 class IndexFollower:
-    """Writes the index of the packs in *folder*. *stop* asks for an early commit; *clock* is in
-    seconds; *patience*: seconds per page, see `CrashJournal`.
+    """Writes the index of the packs in *folder*. *stop* asks for an early commit;
+    *patience*: seconds per page, see `CrashJournal`.
     """
 
     def __init__(
-        self, folder: Path, *, stop: Callable[[], bool] = lambda: False,
-        clock: Callable[[], float] = time.monotonic, patience: float = 0.0,
-    ) -> None:  # fmt: skip
+        self, folder: Path, *, stop: Callable[[], bool] = lambda: False, patience: float = 0.0
+    ) -> None:
         self.place = index_place.IndexPlace(folder)
         self._packs = Packs([folder], RECORD_MAX)
         self._stop = stop
-        self._clock = clock
         self._patience = patience
         self._verified: Path | None = None
         self._known: tuple[Path, tuple[int, int, int]] | None = None
@@ -370,10 +368,10 @@ class IndexFollower:
         elif state != self._known:
             cursors = text_index.OpenIndex(path).cursors()
         self._verified = self._known = None  # whatever fails
-        due = self._clock() + SECONDS_MAX
+        due = time.monotonic() + SECONDS_MAX
         with CrashJournal(self.place.folder, self._patience) as journal:
             batch = IndexBatch(path, self._packs, cursors, self._unchanged, journal,
-                               lambda: self._stop() or self._clock() > due)  # fmt: skip
+                               lambda: self._stop() or time.monotonic() > due)  # fmt: skip
             batch.run()
         self._verified, self._cursors, self._known = path, cursors, index_place.index_state(path)
         return batch.progress

@@ -381,7 +381,7 @@ class HostLoad:
             record.counted = True
             context.states.domains.count(host, hosts=1)
         if self._units.by_host:
-            record.attempts += theirs.attempts
+            record.attempts = min(record.attempts + theirs.attempts, COUNT_MAX)
             if theirs.dead and not record.dead:
                 record.dead = theirs.dead
                 context.states.counters.dead_hosts += theirs.dead == Event.HOST_DEAD.value

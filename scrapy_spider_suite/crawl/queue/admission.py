@@ -130,12 +130,9 @@ class StoredPageLinks:
     def concluded(self, fetch: Fetch, event: Event) -> None:
         if fetch.stored is None and self.counting is None and not self.waiting.count:
             return
-        place = b""
-        if fetch.stored is not None:
-            with suppress(ValueError):  # it could not be written, and its host was given up
-                place = fetch.stored.to_bytes()
-        if place:
-            self.waiting.add(fetch.entry, place)
+        # Without a location it could not be written, and its host was given up.
+        if fetch.stored is not None and fetch.stored.location is not None:
+            self.waiting.add(fetch.entry, fetch.stored.to_bytes())
         elif self.counting is not None:
             self.counting.concluded(fetch, event)
         self.demand.host_shrank(fetch.entry.host)
