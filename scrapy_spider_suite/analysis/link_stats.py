@@ -85,10 +85,8 @@ class Sums:
 ROWS = "links"
 DEFAULT = frozenset(LINK_TABLES) - {"anchors"}
 ROWS_MAX = 4_096
-NAME_MAX = 100
-"""Bytes of a media type, language or word that count."""
-TERMS_MAX = 2_000
-"""Words of link texts counted of a page."""
+NAME_MAX = 100  # bytes of a media type, language or word that count
+TERMS_MAX = 2_000  # words of link texts counted of a page
 
 _FIELDS = 7
 _PAGES, _LINKS, _INTERNAL, _EXTERNAL, _IN_LINKS, _OUT_HOSTS, _IN_HOSTS = range(_FIELDS)

@@ -18,8 +18,7 @@ from rensa import RMinHash  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.store.interface import KV
 
-THRESHOLD: Final = 0.9
-"""Similarity from which on a page is a near duplicate."""
+THRESHOLD: Final = 0.9  # similarity from which on a page is a near duplicate
 HASHES: Final = 64
 _BANDS: Final = 8
 _SEED: Final = 42

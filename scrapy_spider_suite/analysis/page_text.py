@@ -18,10 +18,8 @@ from w3lib.encoding import html_to_unicode
 
 from scrapy_spider_suite.runtime.text import media_type
 
-TEXT_MIN: Final = 60
-"""Characters of text from which on its language is guessed."""
-RANK_MAX: Final = 1200
-"""resiliparse's limit of a sure guess."""
+TEXT_MIN: Final = 60  # characters of text from which on its language is guessed
+RANK_MAX: Final = 1200  # resiliparse's limit of a sure guess
 HTML_MAX: Final = 4 << 20
 OPEN_MAX: Final = 20_000
 """Unclosed elements; deeper markup gets no text, since resiliparse would take minutes."""

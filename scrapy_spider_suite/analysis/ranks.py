@@ -17,8 +17,7 @@ from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.urls.normalize import host_of
 
 DAMPING = 0.85
-TOLERANCE = 1e-10
-"""The total change of ranks below which they are final."""
+TOLERANCE = 1e-10  # the total change of ranks below which they are final
 ROUNDS_MAX = 1_000
 _CHUNK = 1 << 20
 

@@ -128,8 +128,7 @@ def file_identity(found: os.stat_result) -> tuple[int, int, int]:
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
-CHUNK: Final = 4 << 20
-"""Bytes sorted at once: no other thread runs meanwhile."""
+CHUNK: Final = 4 << 20  # bytes sorted at once: no other thread runs meanwhile
 
 
 def sort_lines(source: Path, target: Path) -> None:

@@ -31,8 +31,7 @@ from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.hosts import host_of_any
 
 FILE_MAX: Final = 1 << 30
-PAGE_LIST: Final = "pages.jsonl"
-"""Names the page of each file."""
+PAGE_LIST: Final = "pages.jsonl"  # names the page of each file
 
 
 @dataclass

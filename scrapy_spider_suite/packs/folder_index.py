@@ -79,8 +79,7 @@ FAN_IN: Final = 4
 _MERGED: Final = "merged-"
 _HEAD: Final = b"! "
 _SMALLEST: Final = 1 << 16
-_RUNS_KEPT: Final = 64
-"""Indexes of packs that stay open; of more packs, each lookup opens them."""
+_RUNS_KEPT: Final = 64  # indexes of packs that stay open; of more packs, each lookup opens them
 _TICK: Final = 100_000_000
 
 

@@ -139,8 +139,7 @@ except ImportError:  # an optional dependency of Scrapy
 
 MAX_BYTES: Final = 256 << 20
 
-_WINDOW: Final = 4096
-"""Bytes at a time: a hostile body may have many members."""
+_WINDOW: Final = 4096  # bytes at a time: a hostile body may have many members
 
 
 def decode_body(head: Head, body: bytes, limit: int = MAX_BYTES) -> bytes:

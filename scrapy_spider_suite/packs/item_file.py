@@ -24,11 +24,9 @@ from scrapy_spider_suite.runtime.files import lock_file, write_all
 logger = logging.getLogger(__name__)
 
 ITEM_SUFFIX: Final = "jsonl.gz"
-BLOCK: Final = 1 << 17
-"""Bytes of lines that are compressed together, unless one line has more."""
+BLOCK: Final = 1 << 17  # bytes of lines that are compressed together, unless one line has more
 
-_IN_MEMORY: Final = 1 << 20
-"""Bytes of a buffer that stay in memory."""
+_IN_MEMORY: Final = 1 << 20  # bytes of a buffer that stay in memory
 
 _FORM: Final = GzipContainer()
 _NAME = re.compile(rf".+\.{re.escape(ITEM_SUFFIX)}({re.escape(OPEN)})?")

@@ -43,8 +43,7 @@ FORMATS: Final[dict[str, type[Container]]] = {
 }
 """The values of ``SUITE_PACKS_FORMAT``."""
 
-NAME: Final = rf".+\.warc\.({'|'.join(FORMATS)})"
-"""A pattern for the names of packs."""
+NAME: Final = rf".+\.warc\.({'|'.join(FORMATS)})"  # a pattern for the names of packs
 
 OPEN: Final = ".open"
 
@@ -268,8 +267,7 @@ class PackFile(GroupFile):
 
 
 MARK: Final = ".uploaded"
-TEXT_INDEX: Final = "search"
-"""Folder beside packs that holds the index of their texts."""
+TEXT_INDEX: Final = "search"  # folder beside packs that holds the index of their texts
 
 
 class Uploaded(msgspec.Struct, frozen=True):
@@ -277,8 +275,7 @@ class Uploaded(msgspec.Struct, frozen=True):
 
     url: str
     size: int = 0
-    md5: str = ""
-    """"" before the upload is finished."""
+    md5: str = ""  # "" before the upload is finished
     time: str = ""
 
 

@@ -29,8 +29,7 @@ from scrapy_spider_suite.packs.writer import recover_folder
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.urls.hosts import host_mentions, is_on_host, url_mentions
 
-RECEIPTS: Final = "redactions.jsonl"
-"""The file of receipts; it has the target as a digest only."""
+RECEIPTS: Final = "redactions.jsonl"  # the file of receipts; it has the target as a digest only
 _UNFINISHED: Final = "unfinished"
 _ELSEWHERE: Final = ("away", "uploaded")
 

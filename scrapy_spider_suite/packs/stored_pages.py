@@ -17,12 +17,9 @@ from scrapy_spider_suite.packs.reader import Packs, Page
 from scrapy_spider_suite.packs.warc import Record, clean_url, warc_date
 from scrapy_spider_suite.packs.writer import RecordLocation
 
-_GROUPS_MAX: Final = 8 << 20
-"""Bytes of decompressed groups that stay in memory."""
-_MOMENT: Final = 0.05
-"""Seconds."""
-_SUMS: Final = 16
-"""Bytes at the start of an lzop block, its checksums among them."""
+_GROUPS_MAX: Final = 8 << 20  # bytes of decompressed groups that stay in memory
+_MOMENT: Final = 0.05  # seconds
+_SUMS: Final = 16  # bytes at the start of an lzop block, its checksums among them
 
 
 class StoredPage(msgspec.Struct, array_like=True):

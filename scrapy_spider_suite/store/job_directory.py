@@ -27,7 +27,7 @@ from scrapy_spider_suite.errors import (
     JobSettingsError,
 )
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.settings.declarations import SettingChange, SettingKind
+from scrapy_spider_suite.settings.declarations import SettingKind
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.store.job_reader import is_fresh
@@ -284,23 +284,12 @@ def _compare(old: JobFile, settings: SuiteSettings, folder: Path) -> None:
             "JOBDIR"
         )
     for change in changes:
-        if not _renames(change, settings):
-            logger.info("%s was %r, from now on %r", change.name, change.old, change.new)
+        logger.info("%s was %r, from now on %r", change.name, change.old, change.new)
 
 
 def _cut(value: object) -> str:
     text = repr(value)
     return text if len(text) <= 200 else f"{text[:200]}…"
-
-
-def _renames(change: SettingChange, settings: SuiteSettings) -> bool:
-    if change.name != "SUITE_AGENTS" or settings.cluster != "lan":
-        return False
-    old, new = (
-        {str(agent).partition("=")[0].strip() for agent in agents}
-        for agents in (change.old, change.new) if isinstance(agents, list | tuple)
-    )  # fmt: skip
-    return old != new
 
 
 _jobs: WeakKeyDictionary[Crawler, Job] = WeakKeyDictionary()

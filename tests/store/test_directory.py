@@ -187,20 +187,6 @@ def test_other_settings_may_change(tmp_path: Path, caplog: pytest.LogCaptureFixt
     ]
 
 
-def test_a_list_that_is_going_to_be_refused_is_not_announced(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Other addresses of the same agents are."""
-    lists = ["a=h:1", "b=h:2"], ["b=h:2", "a=h:3"], ["a=h:3", "c=h:2"]
-    with caplog.at_level(logging.INFO, "scrapy_spider_suite.store.job_directory"):
-        for agents in lists:
-            begin(
-                tmp_path, SUITE_CLUSTER="lan", SUITE_AGENTS=agents, SUITE_AGENT_NAME="a",
-                SUITE_CLUSTER_KEY="k" * 16, SUITE_IP_CONCURRENCY=0, SUITE_IP_DELAY=0,
-            )  # fmt: skip
-    assert caplog.messages == [f"SUITE_AGENTS was {lists[0]!r}, from now on {lists[1]!r}"]
-
-
 def test_settings_of_other_releases_are_no_difference(tmp_path: Path) -> None:
     """What only one of the two knows cannot have changed."""
     begin(tmp_path)

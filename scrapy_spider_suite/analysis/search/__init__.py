@@ -36,8 +36,7 @@ def require() -> None:
         ) from None
 
 
-WAIT = 600.0
-"""Seconds to wait for another process that writes a batch."""
+WAIT = 600.0  # seconds to wait for another process that writes a batch
 
 
 def hide_texts(folder: Path, *, host: str = "", url: str = "") -> None:

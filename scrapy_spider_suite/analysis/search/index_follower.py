@@ -76,8 +76,7 @@ class CrashJournal(AbstractContextManager["CrashJournal"]):
 
 
 _TAIL: Final = 4096
-RECORD_MAX: Final = 256 << 20
-"""Bytes of a record; larger ones have no readable text."""
+RECORD_MAX: Final = 256 << 20  # bytes of a record; larger ones have no readable text
 
 
 class PackTail:

@@ -26,8 +26,7 @@ if TYPE_CHECKING:
 
 NICENESS: Final = 5
 PAUSE: Final = 2.0
-PATIENCE: Final = 60.0
-"""Seconds that a page may take; see `CrashJournal`."""
+PATIENCE: Final = 60.0  # seconds that a page may take; see `CrashJournal`
 
 
 def follow(

@@ -21,11 +21,7 @@ import tantivy
 import xxhash
 from tantivy import FieldType, Occur, Query
 
-from scrapy_spider_suite.analysis.search.index_place import (
-    IndexPlace,
-    index_state,
-    tantivy_errors,
-)
+from scrapy_spider_suite.analysis.search import index_place
 from scrapy_spider_suite.errors import PackDamagedError, QueryError, SearchDamagedError, SearchError
 from scrapy_spider_suite.packs import cdxj
 from scrapy_spider_suite.packs.reader import Packs, Page, Selection
@@ -36,8 +32,7 @@ GONE: Final = "gone"
 PACK: Final = "pack"
 
 TEXT_MAX: Final = 1 << 20
-WORD_MAX: Final = 80
-"""Bytes of a word; longer ones are data."""
+WORD_MAX: Final = 80  # bytes of a word; longer ones are data
 
 _WORDS: Final = "words"
 # Scripts that put no space between words (Thai, Lao, Myanmar, Khmer, Han, Kana and what stands
@@ -142,8 +137,7 @@ def _plain(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-HEAP: Final = 64 << 20
-"""Bytes of memory for pages that are not written yet."""
+HEAP: Final = 64 << 20  # bytes of memory for pages that are not written yet
 _ALL: Final = 1 << 24
 
 
@@ -161,7 +155,7 @@ class OpenIndex:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        with tantivy_errors(path):
+        with index_place.tantivy_errors(path):
             self.index = tantivy.Index.open(str(path))
             # The files of the index do not keep the tokenizer.
             self.index.register_tokenizer(_WORDS, _analyzer())
@@ -169,14 +163,14 @@ class OpenIndex:
 
     def find(self, field: str, value: str, limit: int = _ALL) -> Iterator[tantivy.Document]:
         """Yield the documents with *value* in *field*, in no order."""
-        with tantivy_errors(self.path):
+        with index_place.tantivy_errors(self.path):
             if not self.searcher.doc_freq(field, value):
                 return
             query = tantivy.Query.term_query(schema(), field, value, "basic")
             most = max(1, min(limit, self.searcher.num_docs))
             hits = self.searcher.search(query, most, count=False).hits
         for _, address in hits:
-            with tantivy_errors(self.path):
+            with index_place.tantivy_errors(self.path):
                 document = self.searcher.doc(address)
             yield document
 
@@ -194,7 +188,7 @@ class IndexChange:
     def __init__(self, path: Path) -> None:
         self.path = path
         path.mkdir(exist_ok=True)
-        with tantivy_errors(path):
+        with index_place.tantivy_errors(path):
             if not tantivy.Index.exists(str(path)):
                 tantivy.Index(schema(), str(path))
             self.opened = OpenIndex(path)
@@ -223,13 +217,13 @@ class IndexChange:
         self._replace(key, tantivy.Document.from_dict(row, schema()))
 
     def _replace(self, key: str, document: tantivy.Document) -> None:
-        with tantivy_errors(self.path):
+        with index_place.tantivy_errors(self.path):
             if key in self._new or self.opened.searcher.doc_freq("key", key):
                 self._writer.delete_documents_by_term("key", key)
             self._writer.add_document(document)
 
     def remove(self, field: str, value: str) -> None:
-        with tantivy_errors(self.path):
+        with index_place.tantivy_errors(self.path):
             self._writer.delete_documents_by_term(field, value)
 
     def remove_pack(self, name: str) -> None:
@@ -251,13 +245,13 @@ class IndexChange:
 
     def commit(self) -> None:
         """Write and sync; the change is used up."""
-        with tantivy_errors(self.path):
+        with index_place.tantivy_errors(self.path):
             self._writer.commit()
             # Parts are merged in the background; they are whole when the next change begins.
             self._writer.wait_merging_threads()
 
     def discard(self) -> None:
-        with tantivy_errors(self.path):
+        with index_place.tantivy_errors(self.path):
             self._writer.rollback()
             self._writer.wait_merging_threads()
 
@@ -436,7 +430,7 @@ class TextIndex:
 
 class _FolderIndex:
     def __init__(self, folder: Path) -> None:
-        self._place = IndexPlace(folder)
+        self._place = index_place.IndexPlace(folder)
         self._packs = Packs([folder])
         self._opened: OpenIndex | None = None
         self._state: object = None
@@ -446,7 +440,7 @@ class _FolderIndex:
     ) -> tuple[int, list[tuple[Version, Hit]]]:
         opened = self._current()
         wanted, words = query_of(opened.index, query, selection, languages)
-        with tantivy_errors(opened.path):
+        with index_place.tantivy_errors(opened.path):
             # As many places are made ready as are asked for.
             found = opened.searcher.search(wanted, max(1, min(limit, opened.searcher.num_docs)))
             snippets = Snippets(opened.searcher, words, query)
@@ -462,7 +456,7 @@ class _FolderIndex:
     def _current(self) -> OpenIndex:
         for attempt in range(3):
             path = self._place.current()
-            if (state := index_state(path)) is None:
+            if (state := index_place.index_state(path)) is None:
                 if not self._place.exists():
                     break
                 continue
