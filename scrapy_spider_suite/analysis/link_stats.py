@@ -77,9 +77,10 @@ class Sums:
 
     def _numbers(self, data: bytes) -> list[int]:
         try:
-            return self._decode(data)
+            numbers: list[int] = self._decode(data)
         except (msgspec.DecodeError, ValueError) as error:
             raise JobDamagedError(f"a row of the link statistics is damaged ({error})") from error
+        return numbers
 
 
 ROWS = "links"
