@@ -327,17 +327,11 @@ def bundle_captures(captures: Iterable[Capture], ids: Iterator[str]) -> RecordBu
         url, date, number = made.url.strip("<>"), made.date, len(data)
         status, mime = status_and_type(made.head)
         data += made.records
+        stamp = f"{date[:4]}{date[5:7]}{date[8:10]}{date[11:13]}{date[14:16]}{date[17:19]}"
+        kind = REVISIT if capture.original else media_type(mime)[:200]
+        metadata = len(data) - 1 if made.has_metadata else -1
         entries.append(
-            PageEntry(
-                line_key(url),
-                f"{date[:4]}{date[5:7]}{date[8:10]}{date[11:13]}{date[14:16]}{date[17:19]}",
-                url,
-                REVISIT if capture.original else media_type(mime)[:200],
-                status,
-                made.digest,
-                number,
-                len(data) - 1 if made.has_metadata else -1,
-            )
+            PageEntry(line_key(url), stamp, url, kind, status, made.digest, number, metadata)
         )
     return RecordBundle(data, entries)
 
@@ -367,17 +361,10 @@ def _page_entry(record: Record, number: int, metadata: int) -> PageEntry:
         status, mime = status_and_type(split_message(record.block)[0])
     if record.kind == "revisit":
         mime = REVISIT
-    time, url = record.time, record.url
-    return PageEntry(
-        line_key(url),
-        f"{time:%Y%m%d%H%M%S}" if time and time.year > 999 else "19700101000000",
-        url,
-        media_type(mime)[:200],
-        status,
-        record.get("WARC-Payload-Digest"),
-        number,
-        metadata,
-    )
+    time, url, digest = record.time, record.url, record.get("WARC-Payload-Digest")
+    stamp = f"{time:%Y%m%d%H%M%S}" if time and time.year > 999 else "19700101000000"
+    kind = media_type(mime)[:200]
+    return PageEntry(line_key(url), stamp, url, kind, status, digest, number, metadata)
 
 
 def entries_for(records: Sequence[Located], filename: str) -> list[IndexEntry]:

@@ -100,7 +100,6 @@ class FolderIndex:
         self._runs: list[IndexRun] = []
         self._open: list[Path] = []
         self._unindexed: list[Path] = []
-        self._spoilt: set[Path] = set()  # indexes
 
     def find(self, url: str) -> list[cdxj.IndexEntry]:
         """Return every entry of *url*, the oldest first. Raises `OSError`."""
@@ -112,25 +111,19 @@ class FolderIndex:
         lines = [*self._growing(prefix)]
         lines += [(run.lines.path, line) for run in self._runs for line in run.lines.find(prefix)]
         for path, line in lines:
-            entry = self._parse(path, line)
-            if entry is not None and entry.url == url:
+            try:
+                entry = cdxj.parse_entry(line)
+            except PackDamagedError as error:
+                logger.warning("%s: %s; `scrapy packs merge` makes it anew", path, error)
+                continue
+            if entry.url == url:
                 found[entry.filename, entry.place] = entry
         return sorted(found.values(), key=lambda entry: entry.stamp)
 
     def unindexed_packs(self) -> list[Path]:
-        """Closed packs without a usable index, or with a damaged line. Raises `OSError`."""
+        """Closed packs without a usable index. Raises `OSError`."""
         self._refresh()
-        spoilt = filter(Path.exists, map(_pack_of, sorted(self._spoilt)))
-        return [*self._unindexed, *spoilt]
-
-    def _parse(self, path: Path, line: bytes) -> cdxj.IndexEntry | None:
-        try:
-            return cdxj.parse_entry(line)
-        except PackDamagedError as error:
-            logger.warning("%s: %s; `scrapy packs merge` makes it anew", path, error)
-            if path.name.endswith(pack_file.INDEX) and not path.name.startswith(_MERGED):
-                self._spoilt.add(path)
-            return None
+        return [*self._unindexed]
 
     def _refresh(self) -> None:
         changed = os.stat(self.folder).st_mtime_ns
@@ -143,8 +136,6 @@ class FolderIndex:
             listed = set[str]().union(*(run.packs for run in self._runs))
             closed = pack_file.closed_packs(self.folder)
             self._unindexed = [path for path in closed if path.name not in listed]
-            same = (run.lines.path for run in self._runs if known.get(run.lines.path) is run)
-            self._spoilt.intersection_update(same)
             self._seen = -1 if recent else changed
 
     def _growing(self, prefix: bytes) -> list[tuple[Path, bytes]]:

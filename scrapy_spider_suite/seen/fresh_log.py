@@ -46,7 +46,7 @@ class FreshLog:
         self._starts: list[int] = []
         self._fds: list[int] = []
         self._live: list[int] = []
-        self._frames: list[tuple[Ids, Handles]] = []
+        self.frames: list[tuple[Ids, Handles]] = []  # found when the log was opened
         names = [path.name.removeprefix(_PREFIX) for path in folder.glob(f"{_PREFIX}*")]
         found = sorted(int(name, 16) for name in names)
         try:
@@ -102,11 +102,6 @@ class FreshLog:
         at = handle >> LENGTH_BITS
         number = bisect_right(self._starts, at) - 1
         return os.pread(self._fds[number], handle & _LENGTH, at - self._starts[number])
-
-    def pop_frames(self) -> list[tuple[Ids, Handles]]:
-        """The ids and handles that were found when the log was opened; works once."""
-        frames, self._frames = self._frames, []
-        return frames
 
     def forget(self, handles: Handles) -> None:
         """Note that segments have the rows; delete the files that have no others."""
@@ -167,7 +162,7 @@ class FreshLog:
         self._starts.append(start)
         self._fds.append(fd)
         self._live.append(sum(len(ids) for ids, _ in frames))
-        self._frames += frames
+        self.frames += frames
         self._end = start + (good if last else len(data))
 
 

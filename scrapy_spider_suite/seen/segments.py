@@ -222,14 +222,10 @@ class Catalogue:
         sum_ = xxhash.xxh3_128_hexdigest(text[:-1])
         if not text.endswith(b"\n") or said.decode("latin-1") != sum_:
             return None
-        found = msgspec.json.decode(text, type=_Format).format
+        found = msgspec.json.decode(text)["format"]
         if found != FORMAT:
             raise JobFormatError(f"a store of URLs in format {found}; this release reads {FORMAT}")
         return msgspec.json.decode(text, type=cls)
-
-
-class _Format(msgspec.Struct):
-    format: int
 
 
 def read_catalogue(folder: Path) -> Catalogue | None:

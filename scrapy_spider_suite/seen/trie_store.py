@@ -78,7 +78,7 @@ def _replay(state: trie_upkeep.StoreState, readonly: bool) -> int:
     log, gone = state.log, list[int]()
     prefixes = [(bytes.fromhex(prefix), mark) for prefix, mark in state.catalogue.removed]
     removed = [(start, mark, *segments.UrlIds.span(start)) for start, mark in prefixes]
-    for ids, handles in log.pop_frames():
+    for ids, handles in log.frames:
         for ident, handle in zip(ids.tolist(), handles.tolist(), strict=True):
             part = state.ranges.at(ident)
             if handle < part.row.mark or any(
@@ -88,6 +88,7 @@ def _replay(state: trie_upkeep.StoreState, readonly: bool) -> int:
                 gone.append(handle)
             else:
                 part.open_table[ident] = handle
+    log.frames.clear()
     if gone and not readonly:
         sync_path(state.folder)
         log.forget(np.array(gone, np.int64))

@@ -560,7 +560,8 @@ class RocksStore(Database):
         """Up to *limit* waiting hosts and times (wall), beyond the host *after* at *since*."""
         first = f"{after}\0" if after else ""
         start = max(self._due_head, _microseconds(since) + first.encode())
-        rows = [_due_row(key) for key, _ in islice(self.scan("due", start), limit)]
+        keys = (key for key, _ in islice(self.scan("due", start), limit))
+        rows = [(_DUE.unpack_from(key)[0] / 1e6, key[_DUE.size :].decode()) for key in keys]
         if rows and not (since or after):
             self._due_head = _microseconds(rows[0][0])
         return rows
@@ -578,10 +579,6 @@ class RocksStore(Database):
 
 
 Store = MemoryStore | RocksStore
-
-
-def _due_row(key: bytes) -> tuple[float, str]:
-    return _DUE.unpack_from(key)[0] / 1e6, key[_DUE.size :].decode()
 
 
 def open_store(folder: Path, *, memory: int, secondary: Path | None = None) -> RocksStore:

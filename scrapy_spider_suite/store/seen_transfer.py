@@ -363,5 +363,3 @@ def unpack(number: int, row: bytes) -> tuple[LinkOrigin | None, list[bytes]]:
         return (LinkOrigin(*way) if way else None), keys
     except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise JobDamagedError(f"links that wait for the sieve cannot be read ({error})") from error
-
-

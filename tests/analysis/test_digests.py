@@ -169,7 +169,7 @@ def test_pages_that_say_nothing_are_no_duplicates() -> None:
     assert len(rows) == 0
 
 
-@pytest.mark.parametrize("data", [b"", b"\x01", b"\x93\x01\xa1x\x01", b"\x92\xa1x\x01", b"\xc1"])
+@pytest.mark.parametrize("data", [b"", b"\x01", b"\x92\x01\xa1x", b"\x92\xa1x\xa1x", b"\xc1"])
 def test_a_damaged_row_is_named(data: bytes) -> None:
     """It is no original."""
     rows = MemoryKV()

@@ -328,7 +328,7 @@ def test_a_pack_without_an_index_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("form", ["lzo", "gz"])
-@pytest.mark.parametrize("fault", ["garbage", "empty", "cut", "line"])
+@pytest.mark.parametrize("fault", ["garbage", "empty", "cut"])
 def test_a_damaged_index_hides_no_page(
     fault: str, form: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -336,10 +336,7 @@ def test_a_damaged_index_hides_no_page(
     write(tmp_path, 1, 2, 3, 2, form=form)
     [path] = tmp_path.glob("*.cdxj")
     data = path.read_bytes()
-    lines = data.splitlines(keepends=True)
-    changed = {"garbage": b"\0nonsense\n" * 9, "empty": b"", "cut": data[:-20],
-               "line": lines[0] + lines[1].replace(b'"length"', b'"lengti"') + b"".join(lines[2:]),
-               }[fault]  # fmt: skip
+    changed = {"garbage": b"\0nonsense\n" * 9, "empty": b"", "cut": data[:-20]}[fault]
     path.write_bytes(changed)
     packs = open_packs(tmp_path)
     for number in (1, 2, 3):

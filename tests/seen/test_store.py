@@ -19,7 +19,7 @@ from scrapy_spider_suite.errors import (
     UnknownUrlError,
 )
 from scrapy_spider_suite.frontier.entries import Entry, state_key
-from scrapy_spider_suite.seen import trie_upkeep
+from scrapy_spider_suite.seen import segments
 from scrapy_spider_suite.seen.segments import LOW, MAX_KEY
 from scrapy_spider_suite.seen.trie_store import TrieStore
 from scrapy_spider_suite.store.counters import Counters
@@ -254,7 +254,7 @@ def test_a_full_disk_during_a_flush_loses_nothing(
             raise OSError(28, "No space left on device")
 
         with monkeypatch.context() as patch:
-            patch.setattr(trie_upkeep, "write_segment", full)
+            patch.setattr(segments, "write_segment", full)
             with pytest.raises(StoreWriteError, match="No space left on device"):
                 store.flush()
         assert "No space left" in store.trouble

@@ -287,7 +287,7 @@ def test_a_checkpoint_finds_everything_flushed(
             unflushed.append(family.property_int_value("rocksdb.num-entries-active-mem-table"))
         return Checkpoint(db)
 
-    monkeypatch.setattr(rocks_store, "Checkpoint", checkpoint)
+    monkeypatch.setattr(rocks_store.rocksdict, "Checkpoint", checkpoint)
     store.checkpoint(tmp_path / "copy")
     store.close()
     assert unflushed == [0] * len(FAMILIES)
