@@ -125,8 +125,6 @@ class HostLinks:
 
 
 class LinkStats:
-    """Counts into *rows*."""
-
     def __init__(
         self, rows: KV, tables: Iterable[str] = DEFAULT, *, rows_max: int = ROWS_MAX
     ) -> None:

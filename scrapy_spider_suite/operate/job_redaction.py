@@ -142,7 +142,7 @@ def count_traces(folder: Path, host: str) -> dict[str, int]:
     """Count what `redact_job` would remove, beside a running crawl too. Raises `JobError`s."""
     names = HostNames(host)
     with StoreReader(folder) as reader:
-        own = {name for name, _ in reader.hosts() if names.matches(name)}
+        own = {name for name, _ in reader.store.records() if names.matches(name)}
         urls = sum(1 for name in {*own, names.name} for _ in reader.urls(name))
         stats = LinkStats(reader.store.kv(ROWS))
         links = sum(1 for name, _ in stats.hosts() if names.matches(name))

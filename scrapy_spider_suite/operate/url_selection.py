@@ -212,7 +212,7 @@ def _hosts_to_count(
         yield subject.host
         return
     belongs = host_filter(subject) if subject is not None else None
-    for name, record in reader.hosts():
+    for name, record in reader.store.records():
         if (belongs is None or belongs(name)) and (record.failed or not failed_only):
             yield name
 

@@ -341,7 +341,6 @@ def bundle_records(records: Sequence[Record]) -> RecordBundle:
 
 
 def page_entries(records: Sequence[Record]) -> list[PageEntry]:
-    """Return the entries of the pages among consecutive *records*."""
     metadata = {
         tie: number
         for number, record in enumerate(records)
@@ -368,7 +367,6 @@ def _page_entry(record: Record, number: int, metadata: int) -> PageEntry:
 
 
 def entries_for(records: Sequence[Located], filename: str) -> list[IndexEntry]:
-    """Return the entries for consecutive *records* of *filename*."""
     places = [place for _, place in records]
     return [each.at(filename, places) for each in page_entries([record for record, _ in records])]
 

@@ -31,8 +31,6 @@ _NO_BODY: Final = frozenset({204, 304})
 
 
 class Head(NamedTuple):
-    """The status and the fields of an HTTP response."""
-
     status: int
     fields: tuple[tuple[str, str], ...]
 

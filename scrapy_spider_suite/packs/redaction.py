@@ -54,18 +54,18 @@ class ReceiptFile:
 
     def __init__(self, folder: Path, name: str) -> None:
         self._path = folder / RECEIPTS
-        self._others: list[dict[str, Any]] = []  # of other calls
+        self._lines: list[bytes] = []  # of other calls
         self._digest = hashlib.sha256(name.encode()).hexdigest()
 
     def note(self, receipt: RedactionReceipt, now: float) -> None:
         """Save what rewritten packs no longer tell; add that of a killed call to *receipt*."""
-        rows = list(files.read_json_lines(self._path))
-        self._others = [row for row in rows if not self._is_unfinished(row)]
-        for row in filter(self._is_unfinished, rows):
+        lines = self._path.read_bytes().splitlines() if self._path.exists() else []
+        for row in filter(None, map(self._row_of, lines)):
             for name in _ELSEWHERE:
                 urls = [*row.get(name, ()), *getattr(receipt, name)]
                 setattr(receipt, name, list(dict.fromkeys(urls)))
         noted = {name: getattr(receipt, name) for name in _ELSEWHERE}
+        self._lines = [line for line in lines if not self._row_of(line)]
         self._put({_UNFINISHED: True, **noted}, now)
 
     def finish(self, receipt: RedactionReceipt, now: float) -> None:
@@ -74,11 +74,15 @@ class ReceiptFile:
 
     def _put(self, facts: dict[str, Any], now: float) -> None:
         row = {"id": uuid.uuid4().hex, "time": warc_date(now), "subject_sha256": self._digest}
-        lines = [json.dumps(each) + "\n" for each in (*self._others, row | facts)]
-        files.replace_file(self._path, "".join(lines).encode())
+        lines = [*self._lines, json.dumps(row | facts).encode()]
+        files.replace_file(self._path, b"".join(line + b"\n" for line in lines))
 
-    def _is_unfinished(self, row: dict[str, Any]) -> bool:
-        return bool(row.get(_UNFINISHED)) and row.get("subject_sha256") == self._digest
+    def _row_of(self, line: bytes) -> dict[str, Any]:
+        with suppress(ValueError, TypeError, AttributeError):
+            row: dict[str, Any] = json.loads(line)
+            if row.get(_UNFINISHED) and row.get("subject_sha256") == self._digest:
+                return row
+        return {}
 
 
 _NEW: Final = "redacting"

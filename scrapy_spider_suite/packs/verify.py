@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
 import xxhash
 
+from scrapy_spider_suite.errors import PackDamagedError
 from scrapy_spider_suite.packs import cdxj, http_records, pack_file
 from scrapy_spider_suite.packs.containers import RecordPlace
-from scrapy_spider_suite.packs.folder_index import captures_of, index_runs, run_lines
+from scrapy_spider_suite.packs.folder_index import captures_of, index_entries, index_runs, run_lines
 from scrapy_spider_suite.packs.warc import Record, sha1_digest
 from scrapy_spider_suite.runtime.text import counted
 
@@ -93,8 +95,21 @@ def _verify_index(path: Path, true: tuple[int, int]) -> Iterator[PackFinding]:
         lines_are = counted(disorder, "line is", "lines are")
         yield PackFinding(index, "index", f"{lines_are} out of order, or there several times")
     if _sum(lines) != true:
-        what = "it is not what the pack holds: remove it, and `scrapy packs merge` makes it anew"
-        yield PackFinding(index, "index", what)
+        listed, found = set(map(_key, lines)), set[int]()
+        for entry in index_entries(path, path.name):
+            found.add(key := _key(entry.line()))
+            if key not in listed:
+                yield PackFinding(index, "index", "a page is not in the index", entry.url)
+        for line in lines:
+            if _key(line) not in found:
+                try:
+                    url, what = cdxj.parse_entry(line).url, "a line leads to no page"
+                except PackDamagedError as error:
+                    url, what = "", str(error)
+                yield PackFinding(index, "index", what, url)
+
+
+_key = xxhash.xxh3_64_intdigest
 
 
 def verify_missing(folder: Path) -> Iterator[PackFinding]:
@@ -108,17 +123,13 @@ def verify_missing(folder: Path) -> Iterator[PackFinding]:
 def verify_merged(folder: Path) -> Iterator[PackFinding]:
     """Yield the merged indexes that differ from the packs' own."""
     for run in index_runs(folder):
-        if run.merged:
-            own = [folder / f"{pack}{pack_file.INDEX}" for pack in run.packs]
-            try:
-                wanted = _sum(line for path in own for line in cdxj.SortedLines(path))
-            except FileNotFoundError as error:
-                what = f"it covers a pack without an index: {error.filename}"
-                yield PackFinding(run.lines.path, "index", what)
+        own = [folder / f"{pack}{pack_file.INDEX}" for pack in run.packs]
+        with suppress(FileNotFoundError):  # it covers a pack without an index
+            wanted = _sum(line for path in own for line in cdxj.SortedLines(path))
+            if not run.merged or _sum(run_lines(run)) == wanted:
                 continue
-            if _sum(run_lines(run)) != wanted:
-                what = "it is not what the indexes of its packs are: remove it and merge again"
-                yield PackFinding(run.lines.path, "index", what)
+        what = "it is not what the indexes of its packs are: remove it and merge again"
+        yield PackFinding(run.lines.path, "index", what)
 
 
 def _sum(lines: Iterable[bytes]) -> tuple[int, int]:

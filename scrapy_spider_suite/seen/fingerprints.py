@@ -94,15 +94,10 @@ def sorted_and_unique(batch: Rows, length: int) -> Iterator[tuple[Rows, Places]]
 
 
 def are_among(rows: Rows, asked: Rows) -> Mask:
-    return _find(rows, asked)[0]
+    return find_rows(rows, asked)[0]
 
 
-def indexes_of(rows: Rows, asked: Rows) -> Places:
-    hit, at = _find(rows, asked)
-    return at[hit]
-
-
-def _find(rows: Rows, asked: Rows) -> tuple[Mask, Places]:
+def find_rows(rows: Rows, asked: Rows) -> tuple[Mask, Places]:
     if not len(rows):
         return np.zeros(len(asked), np.bool_), np.zeros(len(asked), np.intp)
     firsts = np.ascontiguousarray(rows[:, 0])

@@ -428,7 +428,6 @@ class Range:
 
     @property
     def count(self) -> int:
-        """The number of fresh rows."""
         return sum(map(len, self.tables))
 
     def find(self, ident: int) -> int:

@@ -100,9 +100,8 @@ CAPACITY = 1 << 20
 class Sieve:
     """The sieve in the folder *path*, which is made if need be.
 
-    Keys are bytes that begin with a slot. *bits* (64 or 128) is fixed; with *capacity* waiting keys
-    the sieve is `full`. The caller stores the waiting keys, numbered from `next`. After opening it
-    offers those from `decided` on again, and hands out the rest of `under_way`. A *readonly* sieve
+    The caller stores the waiting keys, numbered from `next`. After opening it offers those from
+    `decided` on again, and hands out the rest of `under_way`: see docs/seen.md. A *readonly* sieve
     belongs to another process.
 
     Raises `JobInUseError`, `JobDamagedError` if the manifest is damaged, `JobSettingsError` if

@@ -350,7 +350,6 @@ class SortedSet:
 
     @property
     def size(self) -> int:
-        """Bytes of the files."""
         return sum(file.size for file in self.files)
 
     @property

@@ -110,15 +110,8 @@ class TrieStatistics:
 class TrieStore:
     """A set of URLs in the folder *path*, which is made if need be; one process may have it open.
 
-    A URL is any str of at most 65,535 bytes in UTF-8. `flush`, `remove`, `check` and opening may
-    take long, all else some milliseconds at most.
-
-    Args:
-        ids: for the life of the store, whether `url` works: some 5 bytes a URL.
-        memory: bytes for the index of fresh URLs.
-        split: URLs that a range may have.
-        readonly: open it beside its process, as it is at this moment.
-        verify: check every segment now; else at its first use, which raises `JobDamagedError` then.
+    *memory*: bytes for the index of fresh URLs. *split*: URLs that a range may have. `flush`,
+    `remove`, `check` and opening may take long, all else some milliseconds at most.
 
     Raises `JobInUseError`, `JobFormatError`, `JobDamagedError` (no catalogue), `JobError` (nothing
     to be read), `StoreWriteError`. Other damage is in *damaged*: those URLs count as not seen.

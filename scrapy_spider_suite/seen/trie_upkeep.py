@@ -37,8 +37,6 @@ PLAN: Final = "plan.json"
 
 @dataclass(frozen=True, slots=True)
 class BuildTask:
-    """One range to be built."""
-
     low: int  # its first id
     mark: int  # the new segments have all rows with handles below it
     base: bool  # merge everything into the base, not only into the recent segment
@@ -248,8 +246,6 @@ Spent = tuple[set[str], segments.Handles]  # files and rows of the log without r
 
 @dataclass(slots=True)
 class StoreState:
-    """An open trie store."""
-
     folder: Path
     catalogue: segments.Catalogue  # the catalogue on disk
     ids: segments.UrlIds

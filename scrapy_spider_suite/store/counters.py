@@ -85,7 +85,6 @@ class DomainCounts:
         self._leased = Counter[str]()  # in memory only
 
     def get(self, host: str) -> Domain:
-        """The counts of the domain of *host*. Raises `JobDamagedError`."""
         return self._for_domain(registered_domain(host))
 
     def _for_domain(self, domain: str) -> Domain:

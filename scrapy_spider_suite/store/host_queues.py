@@ -8,7 +8,7 @@ band of their own behind all others; hosts in memory stand behind both.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Set
+from collections.abc import Callable, Iterator, Set
 from heapq import heapify, heappop, heappush, nsmallest
 
 from msgspec.structs import replace
@@ -170,7 +170,6 @@ class QueueFronts:
             host.cursor, host.more = cursor, True
 
     def refill(self, host: HostState) -> None:
-        """Read the next rows of a host's queue into its front."""
         leased, size = self._leased.get(host.key, _NONE), max(_FRONT, host.burst)
         while host.more:
             rows = self._store.rows(host.key, host.cursor, size)
@@ -288,19 +287,14 @@ _PAST = (WaitReason.MEMORY, 0)  # of the hosts whose time has come
 class DiskWaits:
     """Hosts on disk by reason and by the minute they are due in, past ones together; a row each."""
 
-    def __init__(self, store: Store, rows: Iterable[tuple[float, HostRecord]]) -> None:
-        """Load the counts from *store*, or count *rows*. Raises `JobDamagedError`."""
+    def __init__(self, store: Store) -> None:
+        """Load the counts from *store*. Raises `JobDamagedError`."""
         self._kv = store.kv("counters")
         self._counts: dict[WaitReason, dict[int, int]] = {WaitReason.MEMORY: {0: 0}}
         self._changed: set[tuple[WaitReason, int]] = set()
         self._minute = 0  # before it all are past
-        stored = dict(self._kv.items(_PREFIX))
-        if _key(*_PAST) not in stored:
-            for when, record in rows:
-                self.change(when, record, 1)
-            return
         try:
-            for key, hosts in stored.items():
+            for key, hosts in self._kv.items(_PREFIX):
                 _, minute, reason = key.decode().split("/", 2)
                 self._counts.setdefault(WaitReason(reason), {})[int(minute)] = int(hosts)
         except ValueError as error:
@@ -317,7 +311,7 @@ class DiskWaits:
     def save(self) -> None:
         if not self._changed:
             return
-        for reason, minute in self._changed | {_PAST}:  # this row says that there are counts
+        for reason, minute in self._changed:
             hosts = self._counts.get(reason, {}).get(minute)
             if hosts is None:
                 self._kv.delete(_key(reason, minute))
@@ -421,15 +415,7 @@ class WaitingList:
         self._store = store
         self._policy = policy
         self.earliest = math.inf  # no host on disk is due before this (wall seconds)
-        self.counts = DiskWaits(store, self._counted())
-
-    def _counted(self) -> Iterator[tuple[float, HostRecord]]:
-        due, after = 0.0, ""
-        while rows := self._store.due(1_000, due, after):
-            for due, after in rows:
-                record = self._store.record(after) if due < RESIDENT else None
-                if record is not None and record.due is not None:
-                    yield due_time(record.due), record
+        self.counts = DiskWaits(store)
 
     def add(
         self, key: str, record: HostRecord, wall: float, since: float | None = None,

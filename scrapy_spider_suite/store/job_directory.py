@@ -19,6 +19,8 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, Final
 from weakref import WeakKeyDictionary
 
+import msgspec
+
 from scrapy_spider_suite.errors import (
     JobDamagedError,
     JobError,
@@ -94,14 +96,12 @@ def find_damage(store: Path) -> str | None:
     if not (store / "CURRENT").is_file():
         return "CURRENT is missing" if holds_data(store) else None
     try:
-        files = json.loads((store.parent / _NAME).read_text())
+        sizes = msgspec.json.decode((store.parent / _NAME).read_bytes(), type=dict[str, int])
     except FileNotFoundError:
         return None
     except (OSError, ValueError):
         return f"{_NAME} cannot be read"
-    if not isinstance(files, dict):
-        return f"{_NAME} is no list of files"
-    for name, size in files.items():
+    for name, size in sizes.items():
         path = store / Path(name).name
         if not path.is_file():
             return f"{path.name} is missing"
@@ -139,23 +139,18 @@ class JobFile:
         path = folder / "job.json"
         try:
             data = json.loads(path.read_text())
+            if (found := data["format"]) == FORMAT:
+                return cls(**data)
+            advice = "upgrade scrapy-spider-suite, or " if found > FORMAT else ""
         except FileNotFoundError:
             return None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, TypeError, KeyError) as error:
             raise JobDamagedError(f"{path} cannot be read ({error}){_WAY_OUT}") from error
-        if not isinstance(data, dict) or not isinstance(data.get("format"), int):
-            raise JobDamagedError(f"{path} is no job description{_WAY_OUT}")
-        if data["format"] != FORMAT:
-            # An upgrade of an older format hooks in here, before anything is opened.
-            advice = "upgrade scrapy-spider-suite, or " if data["format"] > FORMAT else ""
-            raise JobFormatError(
-                f"{folder.parent} has data format {data['format']}, and this release reads {FORMAT}"
-                f": {advice}use another JOBDIR"
-            )
-        try:
-            return cls(**data)
-        except TypeError as error:
-            raise JobDamagedError(f"{path} is no job description{_WAY_OUT}") from error
+        # An upgrade of an older format hooks in here, before anything is opened.
+        raise JobFormatError(
+            f"{folder.parent} has data format {found}, and this release reads {FORMAT}"
+            f": {advice}use another JOBDIR"
+        )
 
     def write(self, folder: Path) -> None:
         fields = {name: getattr(self, name) for name in self.__slots__}

@@ -60,7 +60,6 @@ class StatusFile:
 
 
 def read_status(folder: Path) -> dict[str, Any] | None:
-    """The status in *folder*; None without a readable one."""
     try:
         status = json.loads((folder / STATUS_FILE).read_text())
     except (OSError, ValueError):
@@ -122,17 +121,10 @@ class StoreReader:
         return Counters.load(self.store)
 
     def status(self) -> dict[str, Any] | None:
-        """The last status of the crawl; None without one."""
         return read_status(self.folder)
 
     def crawl_state(self, wall: float) -> CrawlState:
         return state_of(self.folder, self.status() or {}, wall)
-
-    def hosts(self) -> Iterator[tuple[str, HostRecord]]:
-        return self.store.records()
-
-    def host(self, name: str) -> HostRecord | None:
-        return self.store.record(name)
 
     def pending(self, host: str) -> Iterator[Entry]:
         record = self.store.record(host)
@@ -212,7 +204,7 @@ class StoreReader:
     def _check_hosts(self, rows: dict[str, int], counters: Counters) -> Iterator[str]:
         due = {host for _, host in self.store.due(None)}
         totals = {"pending": 0, "done": 0, "failed": 0}
-        for host, record in self.hosts():
+        for host, record in self.store.records():
             for name in totals:
                 totals[name] += getattr(record, name)
             if record.pending != rows.get(host, 0):

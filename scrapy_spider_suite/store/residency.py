@@ -21,18 +21,7 @@ from scrapy_spider_suite.frontier.workbench import (
     Visit,
     Workbench,
 )
-from scrapy_spider_suite.store.host_queues import (
-    EXCLUDED_BAND,
-    FAR_AHEAD,
-    RESIDENT,
-    AddressClocks,
-    HostRecords,
-    QueueFronts,
-    WaitingList,
-    before,
-    load_clock,
-    note_clock,
-)
+from scrapy_spider_suite.store import host_queues
 from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.store.url_states import NO_ANSWER, UrlStates
@@ -60,16 +49,16 @@ class Residents:
 
     def __init__(
         self, workbench: Workbench, store: Store, policy: Policy, capacity: int,
-        floor: float | None, clocks: AddressClocks, window: HostWindow | None = None,
+        floor: float | None, clocks: host_queues.AddressClocks, window: HostWindow | None = None,
     ) -> None:  # fmt: skip
         self.workbench = workbench
         self.store = store
         self.policy = policy
-        self.fronts = QueueFronts(store)
-        self.records = HostRecords(store, workbench, self.fronts)
+        self.fronts = host_queues.QueueFronts(store)
+        self.records = host_queues.HostRecords(store, workbench, self.fronts)
         self.clocks = clocks
         self.unresolved = UnresolvedHosts(workbench)
-        self.waiting = WaitingList(store, policy)
+        self.waiting = host_queues.WaitingList(store, policy)
         self.released = ReleasedHosts(self)
         self.window = window
         self._capacity = capacity
@@ -80,14 +69,14 @@ class Residents:
         """Take over from an earlier run: its resident hosts are due, its clocks go on."""
         # A window begins with the hosts that were in it.
         since = wall if self.window is None else 0.0
-        rows = self.store.due(1_000, RESIDENT)
+        rows = self.store.due(1_000, host_queues.RESIDENT)
         while rows:
             for _, key in rows:
                 record = self.records.touch(key)
-                record.due = RESIDENT
+                record.due = host_queues.RESIDENT
                 self.waiting.leave(key, record)
                 self.waiting.add(key, record, wall, since)
-            rows = self.store.due(1_000, RESIDENT)
+            rows = self.store.due(1_000, host_queues.RESIDENT)
         self.waiting.earliest = 0.0
 
     def wall(self, now: float) -> float:
@@ -118,7 +107,7 @@ class Residents:
         elif self.window is not None and not self.window.has(host):
             if self.room <= 0 and not volatile and host.idle():
                 self.leave(host, now)
-                record.head = min(record.head, before(key))
+                record.head = min(record.head, host_queues.before(key))
                 return None
             self.window.host_entered(host, expected=True)
         return None if host.more and key > host.cursor and not volatile else host
@@ -127,14 +116,14 @@ class Residents:
         self, name: str, key: bytes, record: HostRecord, now: float, *, parked: bool
     ) -> bool:
         if parked or record.due is not None:
-            record.head = min(record.head, before(key))
+            record.head = min(record.head, host_queues.before(key))
             if not parked and not key.startswith(LAST):
                 self.waiting.expedite(name, record, self.wall(now))
             return True
         wall = self.wall(now)
         if not self.store.durable or (self.room > 0 and not self.waiting.is_far(name, wall)):
             return False
-        record.head = before(key)
+        record.head = host_queues.before(key)
         self.wait_on_disk(name, record, wall)
         return True
 
@@ -173,13 +162,13 @@ class Residents:
         host.record = record
         self._apply_crawl_delay(host)
         host.revision = self.policy.revision
-        load_clock(host, now, now + self.records.wall_offset, self._floor)
+        host_queues.load_clock(host, now, now + self.records.wall_offset, self._floor)
         self.records.forget(key)
         self.workbench.hosts[key] = host
         if self.store.durable:
             self.waiting.leave(key, record)
-            record.due = RESIDENT
-            self.store.put_due(RESIDENT, key)
+            record.due = host_queues.RESIDENT
+            self.store.put_due(host_queues.RESIDENT, key)
             self.store.put_record(key, record)
         if more:
             host.cursor, host.more = record.head, True
@@ -196,7 +185,7 @@ class Residents:
     def leave(self, host: HostState, now: float) -> None:
         record: HostRecord = host.record
         self.fronts.set_head(host)
-        note_clock(host, self.records.wall_offset)
+        host_queues.note_clock(host, self.records.wall_offset)
         self._remove(host)
         self.records.host_left(host.key, record)
         if not self.store.durable:
@@ -270,7 +259,8 @@ class ReleasedHosts:
         records, waiting = residents.records, residents.waiting
         if not self._left and self.busy:
             self._examined = self.revision
-            self._left = [(band + wall, band + wall + HELD, "") for band in (EXCLUDED_BAND, 0.0)]
+            begins = (host_queues.EXCLUDED_BAND + wall, wall)
+            self._left = [(begin, begin + HELD, "") for begin in begins]
         if self._left:
             since, until, after = self._left.pop()
             rows = residents.store.due(_PORTION, since, after)
@@ -406,7 +396,7 @@ class PolicyUpdate:
         self._hosts: list[HostState] = []
         self._addresses: list[AddressState] = []
         # Where to continue on disk; an earlier run may have had other rules.
-        self._on_disk: tuple[float, str] | None = (EXCLUDED_BAND, "")
+        self._on_disk: tuple[float, str] | None = (host_queues.EXCLUDED_BAND, "")
 
     @property
     def busy(self) -> bool:
@@ -418,7 +408,7 @@ class PolicyUpdate:
             self._revision = self._policy.revision
             self._hosts = list(self._workbench.hosts.values())
             self._addresses = list(self._workbench.addresses.values())
-            self._on_disk = (EXCLUDED_BAND, "")
+            self._on_disk = (host_queues.EXCLUDED_BAND, "")
         left = _UPDATED
         while self._addresses and left:
             left -= 1
@@ -437,8 +427,8 @@ class PolicyUpdate:
     ) -> tuple[float, str] | None:
         """Examine *limit* hosts that wait on disk for a rule; return where to continue."""
         residents = self._residents
-        found = residents.store.due(limit, max(since, EXCLUDED_BAND), after)
-        rows = [row for row in found if row[0] < RESIDENT]
+        found = residents.store.due(limit, max(since, host_queues.EXCLUDED_BAND), after)
+        rows = [row for row in found if row[0] < host_queues.RESIDENT]
         for _, key in rows:
             record = residents.records.get(key)
             if residents.waiting.update_rule(key, record, residents.wall(now)):
@@ -528,7 +518,7 @@ class Rotation:
         # Also a host that seems to be empty: the page that is out may bring its next URL, forever.
         goes = host.turns >= _TURN
         if host.front or host.more:
-            goes = goes or not host.front or host.ready_at() - now >= FAR_AHEAD
+            goes = goes or not host.front or host.ready_at() - now >= host_queues.FAR_AHEAD
         if goes and self._crowded(now) and self._may_leave(host):
             self._residents.leave(host, now)
             self.admit(now)
@@ -540,7 +530,7 @@ class Rotation:
         if self._leaving is None:
             if not window.row_over():
                 return
-            crowded = self._waiting.earliest <= self._residents.wall(now) + FAR_AHEAD
+            crowded = self._waiting.earliest <= self._residents.wall(now) + host_queues.FAR_AHEAD
             self._leaving = window.hosts()[::-1] if crowded else []
         for _ in range(min(_LEAVING, len(self._leaving))):
             host = self._leaving.pop()
@@ -624,7 +614,7 @@ class Rotation:
             self._waiting.is_far(host.key, self._residents.wall(now))
             and self._policy_update.is_excluded(host, now)
         )
-        return (over or crowded) and host.ready_at() - now >= FAR_AHEAD
+        return (over or crowded) and host.ready_at() - now >= host_queues.FAR_AHEAD
 
     def next_due_in(self, now: float) -> float | None:
         """Seconds until a host outside the workbench may be visited; None if none waits."""

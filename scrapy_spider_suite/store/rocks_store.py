@@ -25,16 +25,9 @@ from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.seen.segments import CATALOGUE
 from scrapy_spider_suite.seen.sieve import CAPACITY, copy_files
 from scrapy_spider_suite.seen.sorted_set import MANIFEST_NAME
+from scrapy_spider_suite.store import seen_index
 from scrapy_spider_suite.store.interface import KV, MemoryStore
 from scrapy_spider_suite.store.rows import PENDING, HostRecord, end_of_prefix, pack_row, unpack_row
-from scrapy_spider_suite.store.seen_index import (
-    ARCHIVE_FOLDER,
-    DONE_200,
-    DROPPED,
-    SIEVE_FOLDER,
-    Archive,
-    SieveIndex,
-)
 
 Range = tuple[str, bytes, bytes]  # A family, the first key in it, and the first that is behind
 _ERRORS = "rocksdb.background-errors"
@@ -143,7 +136,6 @@ class PendingWrites:
         self._size += 1 + (len(key) + len(value or b"") >> 10)
 
     def changes(self, family: str, group: bytes = b"") -> Mapping[bytes, bytes | None]:
-        """The waiting keys of *group* and their values."""
         return self._families[family].get(group, _NO_CHANGES)
 
     def overlay(
@@ -378,7 +370,6 @@ _BY_TIME = (b"revisits\0d",)  # how keys begin that a time and a state key follo
 
 
 def ranges_of_host(host: str) -> list[Range]:
-    """The keys of all rows of *host*."""
     begin = host_key(host)
     ranges = [(name, begin, end_of_prefix(begin)) for name in ("queue", "states", "hosts")]
     ranges += [("kv", each + begin, each + end_of_prefix(begin)) for each in _BY_URL]
@@ -404,8 +395,8 @@ class RocksStore(Database):
         secondary: Path | None = None,
     ) -> None:  # fmt: skip
         super().__init__(path, memory, power_safe, secondary)
-        self.archive: Archive | None = None
-        self.sieve: SieveIndex | None = None
+        self.archive: seen_index.Archive | None = None
+        self.sieve: seen_index.SieveIndex | None = None
         self.update_record: Callable[[str, HostRecord], None] = lambda host, record: None
         """Is called with a host and its record before the record is packed, or read meanwhile."""
         self._records: dict[str, HostRecord] = {}  # that changed since the last batch
@@ -449,9 +440,9 @@ class RocksStore(Database):
             rocksdict.Checkpoint(self._db).create_checkpoint(str(path))
             # After the store: a URL that moves there meanwhile is in both copies.
             if self.archive is not None:
-                copy_files(self.archive.urls.path, path / ARCHIVE_FOLDER)
+                copy_files(self.archive.urls.path, path / seen_index.ARCHIVE_FOLDER)
             if self.sieve is not None:
-                copy_files(self.sieve.sieve.path, path / SIEVE_FOLDER)
+                copy_files(self.sieve.sieve.path, path / seen_index.SIEVE_FOLDER)
         except Exception as error:  # the library raises nothing narrower
             rmtree(path, ignore_errors=True)
             rmtree(f"{path}.tmp", ignore_errors=True)
@@ -482,7 +473,7 @@ class RocksStore(Database):
             return found
         try:
             return [
-                DONE_200 if state is None and self.sieve.has(key) else state
+                seen_index.DONE_200 if state is None and self.sieve.has(key) else state
                 for key, state in zip(keys, found, strict=True)
             ]
         except JobDamagedError as error:  # the crawl must end
@@ -605,13 +596,13 @@ def open_seen(
 
     Makes the *wanted* one (``trie`` or ``sieve``). Raises `JobDamagedError`, `StoreWriteError`.
     """
-    path = folder / ARCHIVE_FOLDER
+    path = folder / seen_index.ARCHIVE_FOLDER
     if store.archive is None and (wanted == "trie" or (path / CATALOGUE).exists()):
-        store.archive = Archive(path, readonly=readonly)
-    path = folder / SIEVE_FOLDER
+        store.archive = seen_index.Archive(path, readonly=readonly)
+    path = folder / seen_index.SIEVE_FOLDER
     if store.sieve is None and (wanted == "sieve" or (path / MANIFEST_NAME).exists()):
-        store.sieve = SieveIndex(
-            path, store.kv(DROPPED), bits=bits, capacity=capacity, readonly=readonly
+        store.sieve = seen_index.SieveIndex(
+            path, store.kv(seen_index.DROPPED), bits=bits, capacity=capacity, readonly=readonly
         )
 
 

@@ -35,8 +35,6 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 
 
 class HostRecord(msgspec.Struct, array_like=True, eq=False, gc=False):
-    """One host, for the life of the job."""
-
     next_fetch: float = 0.0  # wall time
     due: float | None = None  # its time in the ``due`` family; None: nothing is pending
     crawl_delay: float = 0.0  # seconds
@@ -71,8 +69,6 @@ class HostRecord(msgspec.Struct, array_like=True, eq=False, gc=False):
 
 @dataclass(frozen=True, slots=True)
 class UrlState:
-    """One URL: state, reason, attempts, last status."""
-
     state: State
     event: Event | None = None
     attempts: int = 0

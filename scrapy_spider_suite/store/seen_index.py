@@ -133,7 +133,6 @@ class SieveIndex:
         return self.sieve.parts.has(fingerprint(self._key(key), self.width))
 
     def prints(self, keys: Iterable[bytes]) -> bytes:
-        """The fingerprints of state keys, concatenated."""
         if self._times:
             keys = map(self._key, keys)
         return fingerprints(keys, self.width)
@@ -143,7 +142,6 @@ class SieveIndex:
 
     @property
     def dropped(self) -> dict[str, int]:
-        """How often each dropped host was dropped."""
         times = self._times.items()
         return {name[2:-1].decode(): int.from_bytes(often, "big") for name, often in times}
 

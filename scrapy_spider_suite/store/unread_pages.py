@@ -227,7 +227,6 @@ class UnreadPages:
         return found
 
     def for_host(self, host: str, limit: int) -> list[UnreadPage]:
-        """Up to *limit* of the oldest pages of *host*."""
         digest = _digest(host)
         if not self.count:
             return []

@@ -241,7 +241,6 @@ class UrlStates:
             self._store.put_state(key, state)
 
     def count_done(self, host: str, record: HostRecord, number: int) -> None:
-        """Count *number* more done pages of *host*, without rows."""
         record.done += number
         self.counters.done += number
         self.domains.count(host, pages=number)

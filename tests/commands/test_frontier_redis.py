@@ -92,7 +92,7 @@ def test_what_is_added_goes_to_its_owner(town: Town, ask: Ask, tmp_path: Path) -
     for name in NAMES:
         with StoreReader(town.jobs[name] / FOLDER) as reader:
             for url in urls:
-                known = reader.host(url.split("/")[2])
+                known = reader.store.record(url.split("/")[2])
                 assert (known is not None) is (town.owner(url) == name), url
     rows = ask("report", "seeds", "--json").rows
     assert {row["seed"]: row["tag"] for row in rows if row["seed"] == urls[-1]} == {

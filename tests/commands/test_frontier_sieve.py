@@ -29,7 +29,7 @@ def test_a_crawl_to_its_end(web: FakeWebProcess, sieved: tuple[Path, Crawl]) -> 
     job, crawl = sieved
     pages = set(web.web.reachable())
     with StoreReader(job / FOLDER) as reader:
-        rows = [row for host, _ in reader.hosts() for row in reader.urls(host)]
+        rows = [row for host, _ in reader.store.records() for row in reader.urls(host)]
         assert list(reader.check()) == []
         done = {url for url in pages if web.web.status(url) == 200}
         # What ended 200 goes by itself but for what no flush has met since.

@@ -38,7 +38,7 @@ def states(job: Path) -> dict[str, tuple[str, int]]:
     with StoreReader(job / FOLDER) as reader:
         return {
             row.url: (row.state.state.value, row.state.when)
-            for host, _ in reader.hosts()
+            for host, _ in reader.store.records()
             for row in reader.urls(host)
         }
 

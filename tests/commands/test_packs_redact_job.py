@@ -101,7 +101,7 @@ def traces(folder: Path, name: re.Pattern[bytes] = NAME) -> set[str]:
 def urls_of_others(job: Path) -> set[str]:
     """The URLs of all other hosts that the job knows."""
     with StoreReader(job / FOLDER) as reader:
-        hosts = [host for host, _ in reader.hosts() if host != HOST]
+        hosts = [host for host, _ in reader.store.records() if host != HOST]
         return {row.url for host in hosts for row in reader.urls(host)}
 
 

@@ -94,7 +94,7 @@ def test_it_is_on_disk_as_soon_as_robots_txt_is(site: Site, run: Run, tmp_path: 
 
     def image(visit: Visit) -> Answer:
         with StoreReader(tmp_path / "suite") as reader:
-            record = reader.host("127.0.0.1")
+            record = reader.store.record("127.0.0.1")
             kept.append(0.0 if record is None else record.crawl_delay)
         return Answer(links().encode())
 

@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 def _states(job: Path) -> dict[str, State]:
     with StoreReader(job / FOLDER) as reader:
         assert list(reader.check()) == []
-        hosts = [host for host, _ in reader.hosts()]
+        hosts = [host for host, _ in reader.store.records()]
         return {row.url: row.state.state for host in hosts for row in reader.urls(host)}
 
 

@@ -70,7 +70,7 @@ def states(folder: Path) -> dict[str, Event | None]:
     """What the job in *folder* says of each URL; everything in it agrees."""
     with StoreReader(folder / "job" / FOLDER) as reader:
         assert list(reader.check()) == []
-        found = [row for host, _ in reader.hosts() for row in reader.urls(host)]
+        found = [row for host, _ in reader.store.records() for row in reader.urls(host)]
         assert not len(reader.unextracted)
         return {row.url: row.state.event for row in found}
 

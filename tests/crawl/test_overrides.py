@@ -177,7 +177,7 @@ def test_only_barred_hosts_remain(
     assert crawl(rule, JOBDIR=str(tmp_path / "job")).reason == "waiting"
     assert site.visits == []
     with StoreReader(tmp_path / "job" / FOLDER) as reader:
-        record = reader.host("127.0.0.1")
+        record = reader.store.record("127.0.0.1")
         assert list(reader.check()) == []
     assert record is not None
     assert record.pending == 1

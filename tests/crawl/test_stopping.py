@@ -137,7 +137,7 @@ def test_a_stop_cuts_short_what_never_answers(spider: str, tmp_path: Path) -> No
         assert reason == "shutdown"
         assert 1.0 < took < STOP + PROMPT
         with StoreReader(tmp_path / "job" / FOLDER) as reader:
-            pending = {key: record.pending for key, record in reader.hosts()}
+            pending = {key: record.pending for key, record in reader.store.records()}
         assert pending["h000001.fake.test"] >= 1
 
 

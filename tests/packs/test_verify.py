@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def replace_block(record: Record, block: bytes) -> Record:
 
 @pytest.mark.parametrize("fault", ["none", "missing", "damaged", "wrong", "disorder", "twice"])
 def test_an_index_that_is_not_true(fault: str, tmp_path: Path) -> None:
-    """Named; a new one is true again."""
+    """Named line by line; a new one is true again."""
     path = write(tmp_path, pages(6))
     index = path.with_name(f"{path.name}.cdxj")
     lines = index.read_bytes().splitlines(keepends=True)
@@ -102,11 +103,14 @@ def test_an_index_that_is_not_true(fault: str, tmp_path: Path) -> None:
     found = list(verify(tmp_path))
     assert set(kinds(found)) == {"index"}
     whats = " ".join(finding.what for finding in found)
+    if fault in ("missing", "damaged", "wrong"):
+        lost = json.loads(lines[2].split(b" ", 2)[2])["url"]
+        assert found[0] == PackFinding(index, "index", "a page is not in the index", lost)
     wanted = {
         "none": "no index",
-        "missing": "not what the pack holds",
-        "damaged": "not what the pack holds",
-        "wrong": "not what the pack holds",
+        "missing": "not in",
+        "damaged": "not a line",
+        "wrong": "leads to no page",
         "disorder": "out of order",
         "twice": "several times",
     }

@@ -51,11 +51,11 @@ def test_what_a_writer_has_committed_is_seen(
     frontier.admission.schedule([entry("c.t", "")], 0.0)
     with StoreReader(tmp_path) as reader:
         assert reader.counters().pending == 4
-        assert {name: record.pending for name, record in reader.hosts()} == {"a.t": 3, "b.t": 1}
+        assert {name: record.pending for name, record in reader.store.records()} == {"a.t": 3, "b.t": 1}
         assert [each.url[-1] for each in reader.pending("a.t")] == ["3", "1", "2"]
         assert [row.url for row in reader.urls("a.t")] == [f"http://a.t/{n}" for n in (1, 2, 3)]
         assert {row.state.state for row in reader.urls("a.t")} == {State.PENDING}
-        assert reader.host("c.t") is None
+        assert reader.store.record("c.t") is None
         assert list(reader.pending("c.t")) == list(reader.urls("c.t")) == []
         assert list(reader.check()) == []
 
@@ -220,6 +220,6 @@ def test_why_a_host_waits(fields: dict[str, object], why: str) -> None:
 def test_the_clock_is_the_readers(frontier: Frontier, tmp_path: Path) -> None:
     """Times on disk are wall time."""
     with StoreReader(tmp_path) as reader:
-        record = reader.host("a.t")
+        record = reader.store.record("a.t")
     assert record is not None
     assert WALL <= record.next_fetch < WALL + 3600

@@ -134,7 +134,7 @@ def test_the_records_that_are_kept_at_hand_are_bounded(
     frontier.flush()
     with StoreReader(tmp_path) as reader:
         assert list(reader.check()) == []
-        assert {record.pending for _, record in reader.hosts()} == {50}
+        assert {record.pending for _, record in reader.store.records()} == {50}
     assert len(frontier.residents.records._cache) <= 4
 
 

@@ -42,7 +42,8 @@ def bench() -> Workbench:
 def test_hosts_in_memory_and_on_disk_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     """However small the portions; whoever's time has come on disk waits for room."""
     monkeypatch.setattr(host_queues, "_PORTION", 2)
-    on_disk = DiskWaits(MemoryStore(), [(WALL + 600, HostRecord(why="back-off after timeout"))])
+    on_disk = DiskWaits(MemoryStore())
+    on_disk.change(WALL + 600, HostRecord(why="back-off after timeout"), 1)
     on_disk.change(WALL - 600, HostRecord(), 1)
     counted = WaitCounts(bench(), on_disk, lambda host: False)
     for _ in range(3):
@@ -63,16 +64,17 @@ def test_hosts_in_memory_and_on_disk_are_counted_together(monkeypatch: pytest.Mo
 def test_the_counts_of_hosts_on_disk_are_stored() -> None:
     """Another run goes on with them, and does not count anew."""
     store, record = MemoryStore(), HostRecord(why="Retry-After")
-    counts = DiskWaits(store, [(WALL, record), (WALL + 60, record)])
-    counts.change(WALL, record, -1)
+    counts = DiskWaits(store)
+    for when, hosts in ((WALL, 1), (WALL + 60, 1), (WALL, -1)):
+        counts.change(when, record, hosts)
     counts.save()
-    again = DiskWaits(store, [(WALL, HostRecord())])
+    again = DiskWaits(store)
     assert list(again.counts(0.0)) == list(counts.counts(0.0)) != []
     [*_, row] = store.kv("counters").items(b"waits/")
     for key, value in ((row[0], b"many"), (b"waits/now/back-off", b"1"), (b"waits/1", b"1")):
         store.kv("counters").put(key, value)
         with pytest.raises(JobDamagedError, match="counts of waiting hosts"):
-            DiskWaits(store, ())
+            DiskWaits(store)
         store.kv("counters").delete(key)
 
 
@@ -80,7 +82,7 @@ def test_the_counts_of_hosts_on_disk_are_stored() -> None:
 def test_hosts_leave_in_whatever_order(order: tuple[int, ...]) -> None:
     """Their time may have come, and the clock may be set back."""
     store, record, later = MemoryStore(), HostRecord(why="Retry-After"), WALL // 60 * 60 + 600
-    counts = DiskWaits(store, ())
+    counts = DiskWaits(store)
     assert list(counts.counts(WALL)) == []
     hosts = [later, later + 20, later + 90]
     for when in hosts:
@@ -116,7 +118,7 @@ def test_a_crawl_of_ten_days_writes_and_counts_as_little_as_a_new_one() -> None:
     """Hosts that wait for room keep the minute in which they came, and there are ever more."""
     store = MemoryStore()
     kv = store._kvs["counters"] = CountedKV()
-    counts, slow = DiskWaits(store, ()), HostRecord(why="Retry-After")
+    counts, slow = DiskWaits(store), HostRecord(why="Retry-After")
     days = 10 * 24 * 60
     for minute in range(days):
         wall = WALL + 60.0 * minute

@@ -254,7 +254,7 @@ class Drill:
         with StoreReader(self.copy / FOLDER) as reader:
             self.at_snapshot = {
                 row.url: row.state.state.value
-                for host, _ in reader.hosts()
+                for host, _ in reader.store.records()
                 for row in reader.urls(host)
             }
 

@@ -163,7 +163,7 @@ class Findings:
         }  # fmt: skip
         yield from (f"{url} was lost" for url in sorted(pages - fetched - done)[:5])
         with StoreReader(drill.copy / FOLDER) as reader:
-            left = {name for name, record in reader.hosts() if record.pending}
+            left = {name for name, record in reader.store.records() if record.pending}
         if left - {self.leaves}:
             yield f"left: {sorted(left)[:5]}"
 

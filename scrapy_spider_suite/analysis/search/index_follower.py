@@ -164,8 +164,6 @@ Unchanged: TypeAlias = dict[str, tuple[text_index.PackCursor, tuple[int, int, in
 
 @dataclass(slots=True)
 class IndexProgress:
-    """The result of one batch."""
-
     pages: int = 0
     gone: int = 0  # URLs without words
     skipped: int = 0  # pages that ended the process or took too long

@@ -227,7 +227,6 @@ class IndexChange:
             self._writer.delete_documents_by_term(field, value)
 
     def remove_pack(self, name: str) -> None:
-        """Remove the pages and the cursor of the pack *name*."""
         self._forgotten.add(name)
         self._new = {key: each for key, each in self._new.items() if each[1] != name}
         self.remove("pack", name)

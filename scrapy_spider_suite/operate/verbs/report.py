@@ -48,7 +48,7 @@ def _seeds(reader: StoreReader) -> Iterator[Row]:
 
 
 def _hosts(reader: StoreReader) -> Iterator[Row]:
-    for name, record in reader.hosts():
+    for name, record in reader.store.records():
         yield {
             "host": name, "done": record.done, "failed": record.failed, "pending": record.pending,
             "attempts": record.attempts, "given_up": record.dead or None,
@@ -58,7 +58,7 @@ def _hosts(reader: StoreReader) -> Iterator[Row]:
 def _domains(reader: StoreReader) -> Iterator[Row]:
     """Hosts added up by registered domain, those with the most URLs done first."""
     totals: dict[str, Counter[str]] = {}
-    for name, record in reader.hosts():
+    for name, record in reader.store.records():
         total = totals.setdefault(registered_domain(name), Counter())
         total["hosts"] += 1
         total.update({each: getattr(record, each) for each in _DOMAIN_COLUMNS[2:]})

@@ -213,7 +213,7 @@ def _read_hosts(call: Invocation, question: Question) -> Iterator[Row]:
     limit = call.options.limit or sys.maxsize
     with StoreReader(call.folder()) as reader:
         column = attrgetter(call.options.sort)
-        first = heapq.nlargest(limit, reader.hosts(), key=lambda item: column(item[1]))
+        first = heapq.nlargest(limit, reader.store.records(), key=lambda item: column(item[1]))
         yield from host_rows(reader, first)
 
 
@@ -229,7 +229,7 @@ def _show_hosts(call: Invocation, found: Found) -> int:
 def _read_urls(call: Invocation, question: Question) -> Iterator[Row]:
     options = call.options
     with StoreReader(call.folder()) as reader:
-        if reader.host(options.host) is None:
+        if reader.store.record(options.host) is None:
             raise JobError(f"the job has never met the host {options.host!r}")
         found = (
             row for row in reader.urls(options.host)

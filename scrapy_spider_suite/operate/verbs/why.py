@@ -205,7 +205,7 @@ def _of_crawl(call: Invocation, reader: StoreReader) -> Row:
 
 
 def _of_host(call: Invocation, reader: StoreReader, name: str) -> Row:
-    record = reader.host(name)
+    record = reader.store.record(name)
     if record is None:
         raise JobError(f"the job has never met the host {name!r}")
     fetch = _last_fetch(reader, name, time.time() - _DAY)
@@ -331,7 +331,7 @@ def _because(terms: CrawlTerms, event: Event | None) -> str:
 def _next_try(reader: StoreReader, judging: judge.UrlJudge, known: Trace) -> Row:
     now = time.time()
     host = host_of(known.url)
-    record = reader.host(host) or HostRecord()
+    record = reader.store.record(host) or HostRecord()
     if known.entry is None:
         why = "it is queued in another download_slot, whose queue is not looked for"
         row: Row = {"ahead_of_it": None, "under_way": _under_way(reader, now)}

@@ -256,7 +256,7 @@ def assert_exact(folder: Path) -> None:
     with StoreReader(folder) as reader:
         assert list(reader.check()) == []
         totals: dict[str, Domain] = {}
-        for host, record in reader.hosts():
+        for host, record in reader.store.records():
             domain = registered_domain(host)
             hosts, pages = totals.get(domain, Domain())
             events = [row.state.event for row in reader.urls(host)]

@@ -108,7 +108,7 @@ def states(crawl: Crawl) -> dict[str, State]:
     assert isinstance(store, RocksStore)
     with StoreReader(store._path.parent) as reader:
         assert list(reader.check()) == []
-        hosts = [name for name, _ in reader.hosts()]
+        hosts = [name for name, _ in reader.store.records()]
         return {row.url: row.state.state for host in hosts for row in reader.urls(host)}
 
 

@@ -157,8 +157,9 @@ class AtRandom(RuleBasedStateMachine):
         """By reason, and the minute of the first, as if they were counted anew."""
         residents = self.frontier.residents
         due = [(due_time(when), host) for when, host in self.store.due(None) if when < RESIDENT]
-        rows = [(when, residents.records.get(host)) for when, host in due]
-        anew = DiskWaits(MemoryStore(), rows)
+        anew = DiskWaits(MemoryStore())
+        for when, host in due:
+            anew.change(when, residents.records.get(host), 1)
         wall = WALL + self.now
         assert set(residents.waiting.counts.counts(wall)) == set(anew.counts(wall))
 

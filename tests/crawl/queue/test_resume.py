@@ -234,7 +234,7 @@ def done_in(folder: Path) -> set[str]:
         assert list(reader.check()) == []
         return {
             row.url
-            for host, _ in reader.hosts()
+            for host, _ in reader.store.records()
             for row in reader.urls(host)
             if row.state.state is State.DONE
         }
@@ -248,10 +248,11 @@ def waits_in(crawl: Crawl, wall: float) -> set[WaitCount]:
 def counted_anew(crawl: Crawl, wall: float) -> set[WaitCount]:
     """The same by the hosts that there are."""
     records, store = crawl.frontier.residents.records, crawl.frontier.store
-    rows = [
-        (due_time(when), records.get(host)) for when, host in store.due(100) if when < RESIDENT
-    ]
-    return set(DiskWaits(MemoryStore(), rows).counts(wall))
+    waits = DiskWaits(MemoryStore())
+    for when, host in store.due(100):
+        if when < RESIDENT:
+            waits.change(due_time(when), records.get(host), 1)
+    return set(waits.counts(wall))
 
 
 @pytest.mark.slow
