@@ -43,7 +43,6 @@ from scrapy_spider_suite.store.request_codec import (
     VERSION,
     RequestCodec,
     UnstorableError,
-    project_packages,
     register,
 )
 
@@ -287,8 +286,9 @@ class TestAllowed:
 
     def test_project_packages(self) -> None:
         """The spider's own package and those of SPIDER_MODULES, but neither Python nor Scrapy."""
-        assert project_packages(CodecSpider, ["shop.spiders", "shop.more"]) == ("support", "shop")
-        assert project_packages(Spider, ["json.spiders"]) == ()
+        modules = ["json.spiders", "shop.spiders", "shop.more"]
+        codec = RequestCodec.from_spider(Spider("plain"), modules)
+        assert codec.values.classes.allowed == ("scrapy.http.request", "shop")
 
     def test_from_spider(self) -> None:
         """The add-on's codec allows the project's packages and SUITE_STORABLE."""

@@ -99,7 +99,7 @@ class FolderIndex:
         self._seen = -1
         self._runs: list[IndexRun] = []
         self._open: list[Path] = []
-        self._unindexed: list[Path] = []
+        self.unindexed: list[Path] = []  # closed packs without a usable index, at the last look
 
     def find(self, url: str) -> list[cdxj.IndexEntry]:
         """Return every entry of *url*, the oldest first. Raises `OSError`."""
@@ -120,11 +120,6 @@ class FolderIndex:
                 found[entry.filename, entry.place] = entry
         return sorted(found.values(), key=lambda entry: entry.stamp)
 
-    def unindexed_packs(self) -> list[Path]:
-        """Closed packs without a usable index. Raises `OSError`."""
-        self._refresh()
-        return [*self._unindexed]
-
     def _refresh(self) -> None:
         changed = os.stat(self.folder).st_mtime_ns
         if changed != self._seen:
@@ -135,7 +130,7 @@ class FolderIndex:
             self._open = list(self.folder.glob(f"*{pack_file.INDEX}{pack_file.OPEN}"))
             listed = set[str]().union(*(run.packs for run in self._runs))
             closed = pack_file.closed_packs(self.folder)
-            self._unindexed = [path for path in closed if path.name not in listed]
+            self.unindexed = [path for path in closed if path.name not in listed]
             self._seen = -1 if recent else changed
 
     def _growing(self, prefix: bytes) -> list[tuple[Path, bytes]]:

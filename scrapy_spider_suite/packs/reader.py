@@ -254,7 +254,7 @@ class Packs:
         found = {}
         for index in self._indexes:
             entries = index.find(url)
-            for pack in index.unindexed_packs():
+            for pack in index.unindexed:
                 entries += self._unindexed.find(pack, url)
             for entry in entries:
                 place = index.folder, entry.filename, entry.place.offset, entry.place.start

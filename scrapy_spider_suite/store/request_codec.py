@@ -125,13 +125,6 @@ _registry.register(_ElementUnicodeResult, "lxml.text", str, str)
 register = _registry.register
 
 
-def project_packages(spidercls: type[Spider], spider_modules: Iterable[str]) -> tuple[str, ...]:
-    """Return the top-level packages that are the project's own: neither Python's nor Scrapy's."""
-    modules = (spidercls.__module__, *spider_modules)
-    names = dict.fromkeys(module.partition(".")[0] for module in modules)
-    return tuple(name for name in names if name not in _NOT_A_PROJECT)
-
-
 class RequestCodec:
     """Requests of one spider as bytes, and back. *allowed* are dotted prefixes of classes."""
 
@@ -150,7 +143,8 @@ class RequestCodec:
         cls, spider: Spider, modules: Iterable[str], storable: Iterable[str] = ()
     ) -> RequestCodec:
         """The codec of a crawl; allows *storable* and the classes of SPIDER_MODULES (*modules*)."""
-        return cls(spider, (*project_packages(type(spider), modules), *storable))
+        names = [module.partition(".")[0] for module in (type(spider).__module__, *modules)]
+        return cls(spider, (*(name for name in names if name not in _NOT_A_PROJECT), *storable))
 
     def encode(self, request: Request) -> bytes:
         """Return *request* as bytes; raise UnstorableError if part of it has no stored form."""

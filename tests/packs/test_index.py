@@ -324,7 +324,7 @@ def test_a_pack_without_an_index_is_read(tmp_path: Path) -> None:
     assert build_index(str(first)) == 2
     again = open_packs(tmp_path)
     assert again.get(url(2)) is not None
-    assert again._indexes[0].unindexed_packs() == [second]
+    assert again._indexes[0].unindexed == [second]
 
 
 @pytest.mark.parametrize("form", ["lzo", "gz"])
