@@ -418,8 +418,8 @@ class HostDump:
             left = np.ones(len(rows), np.bool_)
             yield False
             for known in self._fingerprints_of_rows(sieved, low >> 48, (high - 1 >> 48) + 1):
-                hit, at = fingerprints.find_rows(rows, known)
-                left[at[hit]] = False
+                hit, places = fingerprints.find_rows(rows, known)
+                left[places[hit]] = False
                 yield False
             data, step = fingerprints.bytes_of(rows[left]), _PRINTS * sieved.width
             for at in range(0, len(data), step):
