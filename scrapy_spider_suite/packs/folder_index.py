@@ -11,7 +11,6 @@ import heapq
 import json
 import logging
 import os
-import sys
 import tempfile
 import time
 import uuid
@@ -301,14 +300,9 @@ class IndexMerger:
         return said
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     """Merge the indexes of a folder: the entry of the helper process."""
-    try:
-        merge_indexes(Path(arguments[0]))
-    except OSError as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    merge_indexes(Path(arguments[0]))
 
 
 class TemporaryIndexes:

@@ -11,12 +11,15 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
+from scrapy_spider_suite.errors import SuiteError
+
 
 def start_helper(
     module: str, *arguments: str, talks: bool = False, project: bool = False
 ) -> subprocess.Popen[str]:
     """Call ``main([*arguments])`` of *module* in a new process; its result is the exit code.
 
+    A `SuiteError` or an `OSError` of ``main`` is a line on stderr and exit code 1.
     *talks*: stdin and stdout are pipes, else closed. *project*: the process can import whatever
     this process can. Raises `OSError`.
     """
@@ -84,4 +87,7 @@ class Restarts:
 
 
 if __name__ == "__main__":
-    sys.exit(import_module(sys.argv[1]).main(sys.argv[2:]))
+    try:
+        sys.exit(import_module(sys.argv[1]).main(sys.argv[2:]))
+    except (SuiteError, OSError) as error:
+        sys.exit(str(error))

@@ -11,7 +11,6 @@ import os
 import secrets
 import shutil
 import subprocess
-import sys
 from array import array
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
@@ -127,15 +126,10 @@ def range_cuts(ids: segments.Ids, parts: int, low: int) -> list[int]:
     return found
 
 
-def main(arguments: list[str]) -> int:
-    """Carry out a plan; return 0, or 1 after a line on stderr."""
+def main(arguments: list[str]) -> None:
+    """Carry out a plan: the entry of the helper process."""
     os.nice(NICENESS)
-    try:
-        SegmentBuilder(Path(arguments[0])).run()
-    except (OSError, SuiteError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    SegmentBuilder(Path(arguments[0])).run()
 
 
 MADE: Final = "made"  # the folder of unfinished files; deleted at the next start

@@ -10,7 +10,6 @@ import argparse
 import json
 import os
 import signal
-import sys
 import threading
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,7 +17,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from scrapy_spider_suite.errors import SearchBusyError, SuiteError
+from scrapy_spider_suite.errors import SearchBusyError
 from scrapy_spider_suite.runtime.helper_processes import start_helper
 
 if TYPE_CHECKING:
@@ -57,7 +56,7 @@ def tell(progress: IndexProgress) -> None:
     print(json.dumps(asdict(progress)), flush=True)
 
 
-def main(arguments: list[str]) -> int:
+def main(arguments: list[str]) -> None:
     # Only the helper process needs the libraries of the extra `index`.
     from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 
@@ -83,15 +82,10 @@ def main(arguments: list[str]) -> int:
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     threading.Thread(target=listen, daemon=True).start()
     follower = IndexFollower(options.folder, stop=stopped.is_set, patience=PATIENCE)
-    try:
-        if options.rebuild:
-            follower.rebuild(tell, options.wait)
-        else:
-            follow(follower, ending, stopped, options.wait)
-    except (SuiteError, OSError) as error:
-        print(error, file=sys.stderr)
-        return 1
-    return 0
+    if options.rebuild:
+        follower.rebuild(tell, options.wait)
+    else:
+        follow(follower, ending, stopped, options.wait)
 
 
 class IndexProcess:
