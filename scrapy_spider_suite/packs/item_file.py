@@ -19,7 +19,6 @@ from scrapy_spider_suite.errors import PackError
 from scrapy_spider_suite.packs.containers import RECORD_MAX, GzipContainer
 from scrapy_spider_suite.packs.pack_file import OPEN, GroupFile, closed_path
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import lock_file, write_all
 
 logger = logging.getLogger(__name__)
 
@@ -48,7 +47,7 @@ class ItemBuffer:
             self._file = _on_disk(self._folder, self._file.getvalue())
         self._file.seek(self.size)
         try:
-            write_all(self._file, line)
+            files.write_all(self._file, line)
         except OSError:
             self._file.truncate(self.size)
             raise
@@ -74,7 +73,7 @@ def _on_disk(folder: Path, data: bytes) -> FileIO:
     # Unbuffered: what cannot be written is known with its line, not with a later one.
     file = tempfile.TemporaryFile(buffering=0, dir=folder)  # noqa: SIM115 - the pile's `close` does
     try:
-        write_all(file, data)
+        files.write_all(file, data)
     except OSError:
         file.close()
         raise
@@ -112,7 +111,7 @@ def recover_items(path: Path, size: int) -> tuple[int, int] | None:
     None if a process is writing it. Raises `OSError`: nothing has changed, or all but the name.
     """
     with path.open("r+b") as file:
-        if not lock_file(file):
+        if not files.lock_file(file):
             return None
         there = kept = file.seek(0, 2)
         if there > size:

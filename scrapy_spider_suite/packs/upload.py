@@ -24,7 +24,6 @@ from scrapy_spider_suite.packs.cdxj import file_identity
 from scrapy_spider_suite.packs.folder_index import build_index, is_indexed, lock_indexes
 from scrapy_spider_suite.packs.warc import warc_date
 from scrapy_spider_suite.runtime import files
-from scrapy_spider_suite.runtime.files import lock_file
 
 logger = logging.getLogger(__name__)
 
@@ -137,7 +136,7 @@ def upload_pack(
     changed: try again. Raises as `UploadTarget.send`.
     """
     with pack.open("rb") as file:
-        if not lock_file(file):
+        if not files.lock_file(file):
             return None
         before = file_identity(pack.stat())
         if not (pack_file.index_path(pack).exists() if keep else is_indexed(pack)):
