@@ -37,6 +37,7 @@ class Place:
     """Where a page of a web that is a function lies: under its URL."""
 
     url: str
+    location: str = "a pack"
 
     def to_bytes(self) -> bytes:
         """As a row holds it."""
