@@ -6,7 +6,6 @@ everything is read, or by SIGTERM after a batch.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import signal
@@ -60,11 +59,7 @@ def main(arguments: list[str]) -> None:
     # Only the helper process needs the libraries of the extra `index`.
     from scrapy_spider_suite.analysis.search.index_follower import IndexFollower
 
-    parser = argparse.ArgumentParser(prog="follow")
-    parser.add_argument("folder", type=Path)
-    parser.add_argument("--rebuild", action="store_true")
-    parser.add_argument("--wait", type=float, default=0.0)
-    options = parser.parse_args(arguments)
+    folder, wait, *rebuild = arguments
     os.nice(NICENESS)
     ending, stopped = threading.Event(), threading.Event()
 
@@ -81,11 +76,11 @@ def main(arguments: list[str]) -> None:
     signal.signal(signal.SIGTERM, stop)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     threading.Thread(target=listen, daemon=True).start()
-    follower = IndexFollower(options.folder, stop=stopped.is_set, patience=PATIENCE)
-    if options.rebuild:
-        follower.rebuild(tell, options.wait)
+    follower = IndexFollower(Path(folder), stop=stopped.is_set, patience=PATIENCE)
+    if rebuild:
+        follower.rebuild(tell, float(wait))
     else:
-        follow(follower, ending, stopped, options.wait)
+        follow(follower, ending, stopped, float(wait))
 
 
 class IndexProcess:
@@ -95,9 +90,10 @@ class IndexProcess:
 
     def __init__(
         self, folder: Path, report: Callable[[dict[str, Any]], object],
-        ended: Callable[[int, str], object], *arguments: str,
+        ended: Callable[[int, str], object], *, rebuild: bool = False, wait: float = 0.0,
     ) -> None:  # fmt: skip
-        self._child = start_helper(__name__, str(folder), *arguments, talks=True)
+        more = ["rebuild"] if rebuild else []
+        self._child = start_helper(__name__, str(folder), str(wait), *more, talks=True)
         self.pid = self._child.pid
         self._report = report
         self._ended = ended

@@ -172,7 +172,7 @@ def _run_links(call: Invocation) -> int:
 
 
 _TRIES: Final = 10  # processes that are started in a row; a page may end one
-_WAIT: Final = "60"  # seconds to wait for another process that writes
+_WAIT: Final = 60.0  # seconds to wait for another process that writes
 
 
 def _search(call: Invocation) -> int:
@@ -220,7 +220,7 @@ class _Indexing:
 
     def __init__(self, folder: Path, *, rebuild: bool) -> None:
         self._folder = folder
-        self._arguments = ["--wait", _WAIT, *(["--rebuild"] if rebuild else [])]
+        self._rebuild = rebuild
         self._sums = dict.fromkeys(("pages", "gone", "skipped", "damaged"), 0)
         self._rebuilt = ""
         self._move: Callable[[int], object] = id
@@ -232,7 +232,8 @@ class _Indexing:
         self._left = sum(path.stat().st_size for path in self._folder.iterdir() if is_pack(path))
         with progress(self._left, "B") as self._move:
             for _ in range(_TRIES):
-                process = IndexProcess(self._folder, self._told, self._ended, *self._arguments)
+                process = IndexProcess(self._folder, self._told, self._ended,
+                                       rebuild=self._rebuild, wait=_WAIT)  # fmt: skip
                 try:
                     process.finish()
                     process.wait()

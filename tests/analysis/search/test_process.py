@@ -22,12 +22,11 @@ from scrapy_spider_suite.pipelines import IndexPipeline
 class Following:
     """A process, and what it said."""
 
-    def __init__(self, folder: Path, *arguments: str) -> None:
+    def __init__(self, folder: Path) -> None:
         self.rows: list[dict[str, Any]] = []
         self.end: list[tuple[int, str]] = []
         self.heard = threading.Event()
-        self.process = IndexProcess(folder, self._hear, lambda *end: self.end.append(end),
-                                     *arguments)  # fmt: skip
+        self.process = IndexProcess(folder, self._hear, lambda *end: self.end.append(end))
 
     def _hear(self, row: dict[str, Any]) -> None:
         self.rows.append(row)
