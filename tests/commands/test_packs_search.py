@@ -122,7 +122,7 @@ def test_pages_that_end_the_process(
     started: list[object] = []
 
     class Dying(read_verbs.IndexProcess):
-        def __init__(self, folder: Path, told: Any, ended: Any, *arguments: str) -> None:
+        def __init__(self, folder: Path, told: Any, ended: Any, **options: Any) -> None:
             self._end = ended
             started.append(self)
 
