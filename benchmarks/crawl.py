@@ -169,7 +169,10 @@ FEATURES: Final = {
     "callback": Feature("`parse_page`, and an item", spider="parsing"),
     "tls": Feature("https", plain={}, tls=True),
     "gzip": Feature("compressed and chunked answers", web={"coded": 1.0}, plain={}),
-    "cookies": Feature("every page sets one", web={"cookies": 1.0}, plain={}, cookies=True),
+    "cookies": Feature(
+        "every page sets one, and each host is a domain", web={"cookies": 1.0, "domain": "test"},
+        plain={}, cookies=True,
+    ),
     "latency": Feature("200 ms before an answer", web={"latency": 0.2}, plain={}),
     "errors": Feature("1 % of the pages fail", NO_RETRIES, {"errors": 0.01}, {}),
     "robots": Feature("robots.txt", {"ROBOTSTXT_OBEY": True}, plain={"ROBOTSTXT_OBEY": True}),

@@ -577,18 +577,29 @@ def extract_edges(body: bytes, page: PageContext) -> tuple[PageLinks, list[Edge]
     """
     reader = _EdgeReader(body, page)
     found = reader.read()
-    edges = [(to, kind, no or found.nofollow) for (to, kind), no in reader.edges.items()]
+    if reader.edges is None:
+        edges = [(to, "a", found.nofollow) for to in found.links]
+    else:
+        edges = [(to, kind, no or found.nofollow) for (to, kind), no in reader.edges.items()]
     if found.canonical is not None:
         edges.append((found.canonical, "canonical", False))
     return found, edges
 
 
 class _EdgeReader(MarkupReader):
+    """*edges*: None until a link is of another kind than ``a``, or nofollow; few pages have any."""
+
     def _begin(self, base: str) -> None:
         super()._begin(base)
-        self.edges: dict[tuple[str, str], bool] = {}
+        self.edges: dict[tuple[str, str], bool] | None = None
         self._kind = "a"
         self._noted: set[tuple[bytes, str, bool]] = set()
+
+    def _kinds(self) -> dict[tuple[str, str], bool]:
+        if self.edges is None:
+            self.edges = dict.fromkeys([(to, "a") for to in self._links], False)
+            self._noted = {(value, "a", False) for value in self._seen}
+        return self.edges
 
     def _tag(self, name: bytes, raw: bytes) -> str | None:
         self._kind = _KINDS.get(name, "a")
@@ -603,32 +614,36 @@ class _EdgeReader(MarkupReader):
             self._note(value, nofollow=True)
 
     def _add(self, value: bytes) -> str | None:
-        before = len(self._seen)
+        if self.edges is None and self._kind == "a":
+            return super()._add(value)
+        edges, before = self._kinds(), len(self._seen)
         to = super()._add(value)
         if len(self._seen) == before:  # met before, but maybe as another kind, or marked nofollow
             self._note(value, nofollow=False)
         else:
             self._noted.add((value, self._kind, False))
             if to is not None:
-                self.edges[to, self._kind] = False
+                edges[to, self._kind] = False
         return to
 
     def _add_reference(self, href: str) -> str | None:
+        if self._kind != "a":
+            self._kinds()
         to = super()._add_reference(href)
-        if to is not None:
+        if to is not None and self.edges is not None:
             self.edges[to, self._kind] = False
         return to
 
     def _note(self, value: bytes, *, nofollow: bool) -> None:
         """Note the link *value*, which was not resolved, or not as this kind."""
-        mark = value, self._kind, nofollow
+        edges, mark = self._kinds(), (value, self._kind, nofollow)
         if mark in self._noted:
             return
         self._noted.add(mark)
         to = self._resolved(value)
         if to is not None:
             edge = to, self._kind
-            self.edges[edge] = self.edges.get(edge, True) and nofollow
+            edges[edge] = edges.get(edge, True) and nofollow
 
 
 def link_texts(
