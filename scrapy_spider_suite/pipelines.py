@@ -9,9 +9,10 @@ from contextlib import suppress
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final, Self
 
 from scrapy import signals
+from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.asyncio import is_asyncio_available
 
@@ -26,9 +27,6 @@ from scrapy_spider_suite.items import PageItem
 from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.project import is_crawl, uses_job, uses_suite_scheduler
 from scrapy_spider_suite.settings.suite import suite_settings
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
 
 logger = logging.getLogger(__name__)
 

@@ -46,14 +46,12 @@ class Command(base.VerbCommand):
         if call.redis is None and own is None:
             return run_on_job(verb, call)
         base.need_redis()
-        from scrapy_spider_suite.operate.executors.all_agents import run_at_rest, run_on_agents
+        from scrapy_spider_suite.operate.executors.all_agents import run_on_agents
 
         if own is None:
             return run_on_agents(verb, call, words)
-        of_all = replace(call, jobdir=own.url)
-        if own.answers:
-            return run_on_agents(verb, of_all, words)
-        return run_at_rest(verb, of_all, words, Path(str(call.jobdir)))
+        at_rest = None if own.answers else Path(str(call.jobdir))
+        return run_on_agents(verb, replace(call, jobdir=own.url), words, at_rest)
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
         job = opts.jobdir or (None if self.settings is None else self.settings["JOBDIR"])

@@ -6,7 +6,6 @@ import logging
 import re
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from scrapy import signals
@@ -15,9 +14,12 @@ from scrapy.exceptions import NotConfigured
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.gate import add_fetch_observer
+from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import event_of_exchange
 from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER, FetchLog, format_line
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.refusal import refuse_crawl
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.runtime.text import media_type
@@ -27,11 +29,6 @@ from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.counters import OTHER, FetchTotals
 from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.urls.page_digests import warc_digest
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.queue.leases import Fetch
-    from scrapy_spider_suite.fetch.exchange import Exchange
-    from scrapy_spider_suite.frontier.outcomes import Event
 
 logger = logging.getLogger(__name__)
 

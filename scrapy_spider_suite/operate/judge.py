@@ -8,7 +8,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from scrapy_spider_suite.crawl.crawl_policy import FILTER_SETTINGS, FilterSet, policy_fields
 from scrapy_spider_suite.crawl.queue import traps
@@ -26,6 +26,7 @@ from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.store.counters import Counters, domain_row
 from scrapy_spider_suite.store.host_queues import NEVER
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.filters import Fact, LinkFacts, Stage
 from scrapy_spider_suite.urls.hosts import OutOfScope, Scope
@@ -38,9 +39,6 @@ from scrapy_spider_suite.urls.traps import (
     sorted_query,
     trap_of_url,
 )
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.store.job_reader import StoreReader
 
 _MEANING = {
     Stage.SCHEDULE: "it is not queued",

@@ -13,23 +13,20 @@ import time
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
+from scrapy.crawler import Crawler
 from scrapy.extensions.feedexport import FeedExporter, FileFeedStorage
+from scrapy.settings import BaseSettings
 from scrapy.utils.project import data_path
 
+from scrapy_spider_suite.crawl.context import Crawl, Engine
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.fetch.connections import idle_limit, raise_file_limit
 from scrapy_spider_suite.runtime.refusal import DISK_ERROR
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.job_reader import read_status
 from scrapy_spider_suite.store.rocks_store import RocksStore
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
-
-    from scrapy_spider_suite.crawl.context import Crawl, Engine
 
 logger = logging.getLogger(__name__)
 

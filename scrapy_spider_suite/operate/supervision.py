@@ -16,11 +16,13 @@ import traceback
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import FrameType
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from weakref import WeakKeyDictionary
 
 from scrapy.commands import ScrapyCommand
 
+from scrapy_spider_suite.crawl.context import Crawl, Engine
+from scrapy_spider_suite.crawl.gate import Caps
 from scrapy_spider_suite.operate.machine import machine_findings
 from scrapy_spider_suite.runtime.refusal import (
     STALLED,
@@ -31,10 +33,6 @@ from scrapy_spider_suite.runtime.refusal import (
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.store.job_reader import StatusFile
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import Crawl, Engine
-    from scrapy_spider_suite.crawl.gate import Caps
 
 logger = logging.getLogger(__name__)
 

@@ -8,30 +8,27 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgpack  # type: ignore[import-untyped]
+from scrapy import Spider
 from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings, Settings
 from scrapy.spiderloader import get_spider_loader
 from scrapy.utils.misc import load_object
 from scrapy.utils.python import global_object_name
 
 from scrapy_spider_suite.crawl import crawl_policy
+from scrapy_spider_suite.crawl.context import Crawl
 from scrapy_spider_suite.crawl.crawl_policy import FILTER_SETTINGS as FILTERS
 from scrapy_spider_suite.crawl.crawl_policy import FilterSet, read_filter_context
 from scrapy_spider_suite.errors import JobError, SettingsError
+from scrapy_spider_suite.frontier.policy import Overrides
 from scrapy_spider_suite.settings.declarations import plain_value, setting_name, shown_value
 from scrapy_spider_suite.settings.suite import SuiteSettings
+from scrapy_spider_suite.store.interface import KV
+from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalizer import Normalizer
-
-if TYPE_CHECKING:
-    from scrapy import Spider
-
-    from scrapy_spider_suite.crawl.context import Crawl
-    from scrapy_spider_suite.frontier.policy import Overrides
-    from scrapy_spider_suite.store.interface import KV
-    from scrapy_spider_suite.store.job_reader import StoreReader
 
 _SCRAPY = (
     "DEPTH_LIMIT", "DOWNLOAD_DELAY", "ROBOTSTXT_OBEY", "ROBOTSTXT_USER_AGENT", "URLLENGTH_LIMIT",

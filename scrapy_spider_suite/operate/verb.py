@@ -8,7 +8,7 @@ import re
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
@@ -25,7 +25,6 @@ from scrapy_spider_suite.urls.normalize import host_of, normalize
 if TYPE_CHECKING:
     from scrapy_spider_suite.operate.job_target import JobTarget
     from scrapy_spider_suite.store.interface import KV
-    from scrapy_spider_suite.urls.url_lists import BadLine
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -36,7 +35,7 @@ _TIME_FIELDS = ("begun", "ended", "next_due", "last_heard", "started", "when")
 
 _MORE = re.compile(r"[/\\?#@]|\]:|^[^:]*:[^:]*$")
 """Parts of a URL beside its host."""
-_FIRST, _BAD = 10, 5  # URLs and bad lines that are shown
+_FIRST = 10  # URLs that are shown
 _WITH_PORT = re.compile(r"(\[[^\]]+\]|[^][:/]+):\d{1,5}")
 """A host and its port; a bare IPv6 address has more colons."""
 
@@ -166,8 +165,6 @@ class Found:
     """The result of a look: rows, or lines of text, by the agent's name; of one job it is ""."""
 
     by_agent: Mapping[str, Iterable[Any]]
-    bad_count: int = 0  # lines of a list that are no seeds, and went to no agent
-    bad_lines: Sequence[BadLine] = ()  # the first of these lines
 
     @property
     def one_job(self) -> bool:
@@ -198,9 +195,6 @@ def show_counts(call: Invocation, found: Found) -> int:
         return 0
     facts: Row = {"dry_run": True, "urls": 0}
     facts |= add_up(row for rows in by_agent.values() for row in rows)
-    if found.bad_count:
-        facts["no_web_addresses"] = facts.get("no_web_addresses", 0) + found.bad_count
-        facts["first_bad"] = [*map(str, found.bad_lines[:_BAD]), *facts.get("first_bad", [])]
     first = facts.pop("first", [])[:_FIRST]
     if call.json:
         agents = {name: rows[0] for name, rows in by_agent.items() if rows}

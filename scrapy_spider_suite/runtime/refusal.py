@@ -12,19 +12,16 @@ import logging
 import sys
 from contextlib import suppress
 from enum import IntEnum
-from typing import TYPE_CHECKING, NoReturn
+from typing import NoReturn
 
 from scrapy.commands import ScrapyCommand
 from scrapy.core.scheduler import BaseScheduler
-from scrapy.settings import SETTINGS_PRIORITIES
+from scrapy.crawler import Crawler
+from scrapy.settings import SETTINGS_PRIORITIES, BaseSettings
 from scrapy.utils.reactor import is_reactor_installed
 from twisted.logger import globalLogBeginner
 
 from scrapy_spider_suite.errors import JobDamagedError, JobInUseError
-
-if TYPE_CHECKING:
-    from scrapy.crawler import Crawler
-    from scrapy.settings import BaseSettings
 
 logger = logging.getLogger(__name__)
 

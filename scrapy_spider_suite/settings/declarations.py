@@ -6,14 +6,11 @@ import difflib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.settings.values import ValueDetailError
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.settings.project import ProjectSettings
-    from scrapy_spider_suite.settings.values import ValueType
+from scrapy_spider_suite.settings.project import ProjectSettings
+from scrapy_spider_suite.settings.values import ValueDetailError, ValueType
 
 PREFIX = "SUITE_"
 Profile = Literal["spider", "broad"]

@@ -6,16 +6,15 @@ scrapy-redis need not be installed. `scrapy_spider_suite.addon` has its other se
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 from urllib.parse import quote, urlsplit
+
+from scrapy import Spider
+from scrapy.settings import BaseSettings
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.settings import values
 from scrapy_spider_suite.settings.project import parse_value
-
-if TYPE_CHECKING:
-    from scrapy import Spider
-    from scrapy.settings import BaseSettings
 
 _PLAIN_CLIENTS = frozenset({"Redis", "StrictRedis"})
 _MOST = 1_000  # messages at once

@@ -99,7 +99,8 @@ def describe_read_error(error: BaseException) -> str:
 
 LONGEST = 64 << 10  # bytes of a line beyond which it is no seed, whatever it says
 ORIGIN = "#!from "
-"""Begins, where lines of several lists are handed on as one, those of the next: name, TAB, tag."""
+"""Begins, where lines of several lists are handed on as one, those of the next: name, tag, and the
+number of lines before them, with TABs between."""
 _SHOWN = 300  # characters of a bad line that are kept
 
 # Host, port, path: what begins with a rank or a name (CSV) is none, nor is mailto:.
@@ -197,8 +198,9 @@ class SeedLines:
             if tag:
                 self.tag = tag
             elif whole.startswith(ORIGIN):
-                self.origin, _, self.tag = whole.removeprefix(ORIGIN).partition("\t")
-                self.line = 0
+                place = f"{whole.removeprefix(ORIGIN)}\t\t".split("\t")
+                self.origin, self.tag, before = place[:3]
+                self.line = int(before) if before.isdecimal() else 0
             return None
         guessed = "://" not in text
         if guessed and not _BARE.fullmatch(text):

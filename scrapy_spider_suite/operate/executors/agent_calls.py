@@ -17,7 +17,7 @@ from scrapy_spider_suite.cluster.messages import LEVEL, decompress
 from scrapy_spider_suite.cluster.redis_server import RedisKeys, RedisServer, load_script
 from scrapy_spider_suite.cluster.registry import TIMEOUT
 from scrapy_spider_suite.errors import AgentCallError, MessageError
-from scrapy_spider_suite.operate.actions import PlainValue, new_id
+from scrapy_spider_suite.operate.actions import Answer, PlainValue, new_id
 from scrapy_spider_suite.operate.verbs import find_verb
 
 CALL_MAX: Final = 64 << 10  # bytes of a call
@@ -31,8 +31,8 @@ PIECE_MAX: Final = PIECE + 4_096
 PIECES: Final = 8  # pieces in transit to one agent
 LATEST: Final = 1e10
 NUMBER: Final = 8  # bytes of a piece's number, and of its offset, which follows
-
 STANDING_MAX: Final = 1_000  # calls that may stand
+SAID: Final = 2_000  # characters of a message in an answer
 
 _SCRIPTS: Final = {name: load_script(name) for name in ("ask", "answers", "send", "stand")}
 
@@ -92,6 +92,11 @@ class AgentReply(msgspec.Struct, frozen=True, kw_only=True):
     facts: dict[str, Any] = {}
     lines: list[str] = []  # results of a look: a JSON value each, or lines of the fetch log
     cut: bool = False  # the answer was too long: lines are missing
+
+    @classmethod
+    def of_answer(cls, answer: Answer, id: str, agent: str) -> AgentReply:
+        code, said = 0 if answer.ok else 1, answer.said[:SAID]
+        return cls(id=id, agent=agent, code=code, said=said, facts=dict(answer.facts))
 
     def to_bytes(self) -> bytes:
         """Drops the last lines of an answer that is too long, and sets `cut`."""

@@ -41,14 +41,14 @@ from scrapy_spider_suite.operate.executors.one_job import ask_job
 from scrapy_spider_suite.operate.fleet import agents_in
 from scrapy_spider_suite.operate.verb import Found, Invocation, JobVerb, Question, add_up
 from scrapy_spider_suite.operate.verbs import find_verb
-from scrapy_spider_suite.runtime.text import counted, printable
+from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.settings.values import RedisUrl, redis_url
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.url_lists import ORIGIN, BadLine, SeedLines
 
 _ASSIGNMENT = re.compile(r"'?([\w.-]+)'? \(([0-9a-f]{16})\)")
-_SHOWN, _SHOWN_BAD, _KEPT_BAD = 10, 5, 1_000
+_SHOWN = 10
 _MOST = 20  # names in one line
 _POLL, _SEND_POLL = 0.1, 0.05
 _CHECK = 2.0  # seconds between checks for agents that ended
@@ -167,11 +167,12 @@ class AgentList:
     bytes: int = 0
     origin: tuple[str, str] | None = None
 
-    def write(self, line: str, origin: tuple[str, str]) -> None:
-        text = f"{line}\n"
-        if self.origin != origin:
+    def write(self, line: str, read: SeedLines, *, bad: bool) -> None:
+        """Write *line*, which was *read* last; a *bad* one with its number."""
+        text, origin = f"{line}\n", (read.origin, read.tag)
+        if bad or self.origin != origin:
             self.origin = origin
-            text = f"{ORIGIN}{origin[0]}\t{origin[1]}\n{text}"
+            text = f"{ORIGIN}{read.origin}\t{read.tag}\t{read.line - 1}\n{text}"
         self.bytes += self.file.write(text.encode("utf-8", "replace"))
 
     @property
@@ -179,35 +180,23 @@ class AgentList:
         return -(-self.bytes // PIECE)
 
 
-@dataclass
-class DividedList:
-    """A list, divided among agents."""
-
-    parts: dict[str, AgentList] = field(default_factory=dict)  # by the agent's name; none is empty
-    bad: int = 0  # lines that are no seeds
-    bad_lines: list[BadLine] = field(default_factory=list)  # the first of these lines
-
-    @property
-    def first_bad(self) -> list[str]:
-        return [str(line) for line in self.bad_lines[:_SHOWN_BAD]]
-
-
 @contextmanager
-def divide_list(lines: Iterable[str], find: FindAgent) -> Iterator[DividedList]:
-    """Divide *lines*; reads all of them first."""
-    found, read = DividedList(), SeedLines("URLs")
+def divide_list(
+    lines: Iterable[str], find: FindAgent, spare: str
+) -> Iterator[dict[str, AgentList]]:
+    """Divide *lines* by agent; reads all of them first. *spare* gets lines that are no seeds."""
+    parts, read = dict[str, AgentList](), SeedLines("URLs")
     with ExitStack() as stack:
         for line in lines:
             seed = read.read(line.encode("utf-8", "replace"))
-            if isinstance(seed, BadLine):
-                found.bad += 1
-                found.bad_lines += [seed] * (len(found.bad_lines) < _KEPT_BAD)
-            elif seed is not None:
-                name = find(host_of(seed.url), seed.url)
-                if name not in found.parts:
-                    found.parts[name] = AgentList(stack.enter_context(TemporaryFile()))
-                found.parts[name].write(line, (read.origin, read.tag))
-        yield found
+            if seed is None:
+                continue
+            bad = isinstance(seed, BadLine)
+            name = spare if isinstance(seed, BadLine) else find(host_of(seed.url), seed.url)
+            if name not in parts:
+                parts[name] = AgentList(stack.enter_context(TemporaryFile()))
+            parts[name].write(line, read, bad=bad)
+        yield parts
 
 
 async def send(sender: CallSender, id: str, agent: str, part: AgentList, seconds: float) -> None:
@@ -313,76 +302,69 @@ async def _wait(
     return heard
 
 
-def run_on_agents(verb: JobVerb, call: Invocation, words: list[str]) -> int:
+def run_on_agents(
+    verb: JobVerb, call: Invocation, words: list[str], at_rest: Path | None = None
+) -> int:
     """Do *verb* on all agents of the crawl; return the exit code.
 
-    *words* follow the verb on the command line.
+    *words* follow the verb on the command line. *at_rest*: the agents do not run, and their job
+    directories lie there.
     """
-    _refuse_local(verb)
-    question, options = verb.plan(call), call.options
-    who = getattr(options, "who", None) or whoami()
-    if not verb.looks(options):
-        asked = make_call("act", verb.name, who, why=options.why, urgent=verb.urgent,
-                          arguments=dict(question.arguments))  # fmt: skip
-        return verb.say(call, merge_answers(
-            *asyncio.run(_ask_all(call, asked, question, options.wait))
-        ))  # fmt: skip
-    kept = words if question.words is None else question.words
-    asked = make_call("look", verb.name, who, words=list(kept))
-    heard, found = asyncio.run(_ask_all(call, asked, question, WAIT))
-    return _show(verb, call, heard, found)
-
-
-def run_at_rest(verb: JobVerb, call: Invocation, words: list[str], jobs: Path) -> int:
-    """Do *verb* as `run_on_agents` does, on the directories in *jobs* of agents that do not run."""
-    _refuse_local(verb)
-    question, options, heard = verb.plan(call), call.options, AgentAnswers()
-    if question.lines is not None:
-        raise UsageError(
-            f"the crawl in {jobs} does not run, and each URL is to go to the agent that has its "
-            "host: start it with `scrapy cluster up` first", print_help=False,
-        )  # fmt: skip
-    looks, kept = verb.looks(options), words if question.words is None else list(question.words)
-    for name in agents_in(jobs):
-        folder = jobs / name / FOLDER
-        if looks:
-            request = LookRequest(verb.name, kept, None, str(folder))
-            seen = answer_look(msgspec.json.encode(request))
-            heard.replies[name] = AgentReply(
-                id="", agent=name, code=seen.code, said=seen.said.strip(), lines=seen.lines,
-                cut=seen.cut,
-            )  # fmt: skip
-            continue
-        try:
-            answer = ask_job(
-                folder, verb.name, question.arguments, who=options.who or whoami(),
-                why=options.why, wait=options.wait,
-            )  # fmt: skip
-        except SuiteError as error:
-            answer = Answer("", False, str(error))
-        if answer is None:
-            heard.silent[name] = f"no answer within {options.wait:g} s"
-        else:
-            heard.replies[name] = AgentReply(
-                id=answer.id, agent=name, code=0 if answer.ok else 1, said=answer.said,
-                facts=dict(answer.facts),
-            )  # fmt: skip
-    if not (heard.replies or heard.silent):
-        raise ClusterError(f"{jobs} holds no job of an agent")
-    return _show(verb, call, heard, None) if looks else verb.say(call, merge_answers(heard))
-
-
-def _refuse_local(verb: JobVerb) -> None:
     if verb.not_remote:
         raise UsageError(
             f"{verb.name} works on a job directory, not over Redis: {verb.not_remote}",
             print_help=False,
         )
+    question, options = verb.plan(call), call.options
+    who, looks = getattr(options, "who", None) or whoami(), verb.looks(options)
+    if looks:
+        kept = words if question.words is None else question.words
+        asked, seconds = make_call("look", verb.name, who, words=list(kept)), WAIT
+    else:
+        asked = make_call("act", verb.name, who, why=options.why, urgent=verb.urgent,
+                          arguments=dict(question.arguments))  # fmt: skip
+        seconds = options.wait
+    if at_rest is None:
+        heard = asyncio.run(_ask_all(call, asked, question, seconds))
+    else:
+        heard = _ask_at_rest(at_rest, asked, question, seconds)
+    return _show(verb, call, heard) if looks else verb.say(call, merge_answers(heard))
+
+
+def _ask_at_rest(
+    jobs: Path, asked: AgentCall, question: Question, seconds: float
+) -> AgentAnswers:
+    if question.lines is not None:
+        raise UsageError(
+            f"the crawl in {jobs} does not run, and each URL is to go to the agent that has its "
+            "host: start it with `scrapy cluster up` first", print_help=False,
+        )  # fmt: skip
+    heard = AgentAnswers()
+    for name in agents_in(jobs):
+        folder = jobs / name / FOLDER
+        if asked.kind == "look":
+            request = LookRequest(asked.id, name, asked.verb, asked.words, None, str(folder))
+            heard.replies[name] = answer_look(request)
+            continue
+        try:
+            answer = ask_job(
+                folder, asked.verb, asked.arguments, who=asked.who, why=asked.why, wait=seconds,
+                id=asked.id,
+            )  # fmt: skip
+        except SuiteError as error:
+            answer = Answer(asked.id, False, str(error))
+        if answer is None:
+            heard.silent[name] = f"no answer within {seconds:g} s"
+        else:
+            heard.replies[name] = AgentReply.of_answer(answer, asked.id, name)
+    if not (heard.replies or heard.silent):
+        raise ClusterError(f"{jobs} holds no job of an agent")
+    return heard
 
 
 async def _ask_all(
     call: Invocation, asked: AgentCall, question: Question, seconds: float
-) -> tuple[AgentAnswers, DividedList | None]:
+) -> AgentAnswers:
     """Ask all agents; of a list each gets its own lines."""
     async with connect(call) as connection:
         overview = connection.overview
@@ -393,20 +375,18 @@ async def _ask_all(
         if not rows:
             raise ClusterError(f"no agent takes part in the crawl {connection.crawl}")
         if question.lines is None:
-            return await ask(connection, asked, rows, seconds), None
+            return await ask(connection, asked, rows, seconds)
         gone = missing_agents(overview, rows)
         running = {name: row for name, row in rows.items() if name not in gone}
         if not running:
             raise ClusterError(f"no agent of the crawl {connection.crawl} runs: {_list(gone)}")
         find = agent_finder(overview, running, by_owner=question.by_owner)
-        with divide_list(question.lines, find) as found:
-            takers = {name: running[name] for name in found.parts}
-            return await ask(connection, asked, takers, seconds, found.parts), found
+        with divide_list(question.lines, find, min(running)) as parts:
+            takers = {name: running[name] for name in parts}
+            return await ask(connection, asked, takers, seconds, parts)
 
 
-def _show(
-    verb: JobVerb, call: Invocation, heard: AgentAnswers, found: DividedList | None
-) -> int:
+def _show(verb: JobVerb, call: Invocation, heard: AgentAnswers) -> int:
     fine = {name: reply for name, reply in sorted(heard.replies.items()) if reply.code in (0, 1)}
     unable = {name: reply for name, reply in heard.replies.items() if name not in fine}
     if fine and verb.of_one_host:
@@ -420,17 +400,14 @@ def _show(
         if reply.cut:
             _complain(f"{name}: there is more than an answer may hold: look at its job directory")
     shown = 0
-    if fine or found is not None:
-        by_agent = {name: _rows(reply) for name, reply in fine.items()}
-        bad = (0, []) if found is None else (found.bad, found.bad_lines)
-        shown = verb.show(call, Found(by_agent, *bad))
+    if fine or not (unable or heard.silent):
+        shown = verb.show(call, Found({name: _rows(reply) for name, reply in fine.items()}))
     if heard.silent:
         _complain(f"no answer from {_list(heard.silent)}")
         return 1 if getattr(call.options, "alive", None) is not None else 3
     if unable:
         return 2
-    codes = [reply.code for reply in fine.values()] + [1] * bool(found and found.bad)
-    return max(shown, min(codes, default=0))
+    return max(shown, min((reply.code for reply in fine.values()), default=0))
 
 
 def _rows(reply: AgentReply) -> list[Any]:
@@ -445,22 +422,13 @@ def _complain(text: str) -> None:
     print(f"scrapy frontier: {printable(text)}", file=sys.stderr)
 
 
-def merge_answers(heard: AgentAnswers, found: DividedList | None = None) -> Answer:
-    """Merge all answers into one; *found* is the list that was sent."""
+def merge_answers(heard: AgentAnswers) -> Answer:
     replies = dict(sorted(heard.replies.items()))
     by_text: dict[str, list[str]] = {}
     for name, reply in replies.items():
         by_text.setdefault(reply.said, []).append(name)
     said = [f"{_join(names)}: {text}" for text, names in by_text.items()]
     facts = add_up(reply.facts for reply in heard.replies.values())
-    if found is not None:
-        bad = facts.get("no_web_addresses", 0) + found.bad
-        first = [*found.first_bad, *facts.get("first_bad", [])]
-        urls = facts.get("urls", 0) + found.bad
-        facts |= {"urls": urls, "no_web_addresses": bad, "first_bad": first}
-        if found.bad:
-            bad_lines = counted(found.bad, "line is no seed", "lines are no seeds")
-            said.append(f"{bad_lines}: {'; '.join(found.first_bad)}")
     facts["agents"] = {
         name: {"ok": not reply.code, "said": reply.said, **reply.facts}
         for name, reply in replies.items()

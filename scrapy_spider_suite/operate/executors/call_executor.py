@@ -15,10 +15,9 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import redirect_stderr, suppress
+from contextlib import redirect_stderr
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from subprocess import Popen
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -34,6 +33,7 @@ from scrapy_spider_suite.operate.executors.agent_calls import (
     KEPT,
     NUMBER,
     PIECE_MAX,
+    SAID,
     STANDING_MAX,
     AgentCall,
     AgentReply,
@@ -53,14 +53,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OUT: Final = 8 << 20  # most characters of the lines of an answer
-_MOST: Final = 2  # processes at a time: each reads as much of the disk as it can
+_LOOKS: Final = 2  # looks at a time: each reads as much of the disk as it can
 _CALM: Final = 5  # niceness of a process that looks: the crawl comes first
-_IDLE: Final = 60.0  # seconds after which an idle process ends
-_LINE: Final = 8 * OUT  # most characters of an encoded answer: each one may be escaped
 _SUFFIX: Final = "-call"  # ends the ids of actions that come from calls
 _KNOWN: Final = 1_000  # answers that are kept in memory: more calls are never under way
 _POLL: Final = 0.1
-_SAID: Final = 2_000
 LISTEN: Final = 1.0  # seconds between polls for calls
 STAND: Final = 60  # polls for calls per poll for standing calls
 ABREAST: Final = 100  # calls carried out at a time
@@ -72,68 +69,27 @@ _SCRIPTS: Final = {name: load_script(name) for name in ("asked", "answer", "piec
 class LookRequest(msgspec.Struct, frozen=True):
     """*words* follow *verb*, then the path of a list of *urls*, if there is one."""
 
+    id: str
+    agent: str
     verb: str
     words: list[str]
     urls: str | None
     folder: str
 
 
-class LookResult(msgspec.Struct):
-    code: int
-    lines: list[str]
-    said: str
-    cut: bool = False
-
-
-class LookProcesses:
-    """The helper processes of one agent, which read its job beside the crawl."""
-
-    def __init__(self) -> None:
-        self._places = asyncio.Semaphore(_MOST)
-        self._idle: dict[Popen[str], asyncio.TimerHandle] = {}
-
-    async def ask(self, request: LookRequest, seconds: float) -> LookResult:
-        loop, seen = asyncio.get_running_loop(), None
-        async with self._places:
-            if self._idle:
-                process, end = self._idle.popitem()
-                end.cancel()
-            else:
-                process = await asyncio.to_thread(start_helper, __name__, talks=True, project=True)
-            kill = loop.call_later(max(1.0, seconds), process.kill)
-            try:
-                seen = await asyncio.to_thread(_talk, process, request)
-            finally:
-                kill.cancel()
-                if seen is None:
-                    _end_process(process)
-                else:
-                    self._idle[process] = loop.call_later(_IDLE, self._end_idle, process)
-            return seen or LookResult(2, [], "it took too long, or failed: nothing was found out")
-
-    def _end_idle(self, process: Popen[str]) -> None:
-        self._idle.pop(process).cancel()
-        _end_process(process)
-
-    def close(self) -> None:
-        for process in list(self._idle):
-            self._end_idle(process)
-
-
-def _talk(process: Popen[str], request: LookRequest) -> LookResult | None:
-    assert process.stdin is not None
-    assert process.stdout is not None
-    with suppress(OSError, ValueError):
-        process.stdin.write(f"{msgspec.json.encode(request).decode()}\n")
-        process.stdin.flush()
-        return msgspec.json.decode(process.stdout.readline(_LINE), type=LookResult)
-    return None
-
-
-def _end_process(process: Popen[str]) -> None:
-    process.kill()
-    with suppress(OSError), process:  # a look that is under way in a thread finds its pipe closed
-        pass
+async def _look_in_helper(request: LookRequest, seconds: float) -> AgentReply:
+    """Have a helper process, which reads the job beside the crawl, answer *request*."""
+    process = await asyncio.to_thread(start_helper, __name__, talks=True, project=True)
+    try:
+        async with asyncio.timeout(max(1.0, seconds)):
+            words = msgspec.json.encode(request).decode()
+            answer, _ = await asyncio.to_thread(process.communicate, words)
+        return msgspec.json.decode(answer, type=AgentReply)
+    except (TimeoutError, OSError, ValueError):
+        said = "it took too long, or failed: nothing was found out"
+        return AgentReply(id=request.id, agent=request.agent, code=2, said=said)
+    finally:
+        process.kill()
 
 
 class CallExecutor:
@@ -150,7 +106,7 @@ class CallExecutor:
         self._done: dict[str, Answer] | None = None
         self._ids: set[str] = set()  # of all calls that were ever carried out here
         self._reading, self._submitting = asyncio.Lock(), asyncio.Lock()
-        self._processes = LookProcesses()
+        self._looks = asyncio.Semaphore(_LOOKS)
 
     def list_path(self, call: AgentCall) -> Path | None:
         """Return the path for the list of *call*; None: the list is complete already."""
@@ -176,10 +132,7 @@ class CallExecutor:
         if verb is None or verb.apply is None or verb.not_remote:
             raise AgentCallError(f"nobody does {call.verb[:80]!r} when asked through Redis")
         answer = await self._act(call)
-        return AgentReply(
-            id=call.id, agent=self._name, code=0 if answer.ok else 1,
-            said=answer.said[:_SAID], facts=dict(answer.facts),
-        )  # fmt: skip
+        return AgentReply.of_answer(answer, call.id, self._name)
 
     async def _act(self, call: AgentCall) -> Answer:
         id = f"{call.id}{_SUFFIX}"
@@ -231,20 +184,15 @@ class CallExecutor:
     async def _look(self, call: AgentCall) -> AgentReply:
         place = self._actions.urls_path(f"{call.id}{_SUFFIX}") if call.pieces else None
         request = LookRequest(
-            call.verb, call.words, None if place is None else str(place), str(self._folder)
-        )
+            call.id, self._name, call.verb, call.words, None if place is None else str(place),
+            str(self._folder),
+        )  # fmt: skip
         try:
-            seen = await self._processes.ask(request, call.until - time.time())
+            async with self._looks:
+                return await _look_in_helper(request, call.until - time.time())
         finally:
             if place is not None:
                 place.unlink(missing_ok=True)
-        return AgentReply(
-            id=call.id, agent=self._name, code=seen.code, said=seen.said[-_SAID:].strip(),
-            lines=seen.lines, cut=seen.cut,
-        )  # fmt: skip
-
-    def close(self) -> None:
-        self._processes.close()
 
 
 @dataclass(slots=True)
@@ -290,7 +238,6 @@ class CallListener:
             await retry_forever(self._poll, self._redis_lost, self._redis_back, "calls")
         finally:
             await cancel_tasks(self._standing, *self._tasks.values())
-            self._executor.close()
             await self._server.close()
 
     async def _poll(self) -> None:
@@ -371,7 +318,7 @@ class CallListener:
         except Exception as error:  # a fault in one call must not end the listening
             logger.exception("what was asked (%s) failed", call.verb)
             said = f"it failed: {error!r}"
-        reply = AgentReply(id=call.id, agent=self._agent, code=2, said=said[:2_000])
+        reply = AgentReply(id=call.id, agent=self._agent, code=2, said=said[:SAID])
         return call.id, reply.to_bytes()
 
     async def _carry_out(self, call: AgentCall) -> AgentReply:
@@ -473,13 +420,13 @@ def look_for(request: LookRequest) -> Iterator[str]:
         yield json.dumps(row)
 
 
-def answer_look(line: bytes) -> LookResult:
-    """Answer the request in *line*; never raises."""
+def answer_look(request: LookRequest) -> AgentReply:
+    """Never raises."""
     lines, err, code, cut = list[str](), io.StringIO(), 2, False
     with redirect_stderr(err):
         try:
             length = 0
-            for text in look_for(msgspec.json.decode(line, type=LookRequest)):
+            for text in look_for(request):
                 length += len(text) + 1
                 if length > OUT:
                     cut = True
@@ -493,14 +440,16 @@ def answer_look(line: bytes) -> LookResult:
             print(error, file=err)
         except SystemExit:
             print("there is no help from here", file=err)
-        except Exception as error:  # the next one may be answered
+        except Exception as error:  # whoever asked is to know
             print(f"it failed: {error!r}", file=err)
-    return LookResult(code, lines, err.getvalue(), cut)
+    return AgentReply(
+        id=request.id, agent=request.agent, code=code, said=err.getvalue()[-SAID:].strip(),
+        lines=lines, cut=cut,
+    )  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:
     os.nice(_CALM)
-    for line in sys.stdin.buffer:
-        sys.stdout.buffer.write(msgspec.json.encode(answer_look(line)) + b"\n")
-        sys.stdout.buffer.flush()
+    request = msgspec.json.decode(sys.stdin.buffer.read(), type=LookRequest)
+    sys.stdout.buffer.write(msgspec.json.encode(answer_look(request)))
     return 0

@@ -6,14 +6,14 @@ import logging
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from scrapy.downloadermiddlewares.cookies import CookiesMiddleware
 from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
 from scrapy.utils.log import get_scrapy_root_handler
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.context import follows_links
+from scrapy_spider_suite.crawl.context import Crawl, Engine, follows_links
 from scrapy_spider_suite.crawl.crawl_policy import FILTER_SETTINGS, policy_fields
 from scrapy_spider_suite.errors import ActionError, SettingsError
 from scrapy_spider_suite.frontier.entries import Entry
@@ -32,9 +32,6 @@ from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.normalizer import Normal
 from scrapy_spider_suite.urls.twins import site_of
-
-if TYPE_CHECKING:
-    from scrapy_spider_suite.crawl.context import Crawl, Engine
 
 logger = logging.getLogger(__name__)
 

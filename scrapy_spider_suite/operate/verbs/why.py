@@ -383,7 +383,8 @@ def _test_rows(
     for line in lines:
         seed = seeds.read(line.encode())
         if isinstance(seed, BadLine):
-            yield _bad_row(seed)
+            where = f"{seed.origin}:{seed.line}"
+            yield _test_row(seed.text, "refuse", "normal form", seed.why, where)
         elif seed is not None:
             known = None if reader is None else trace(reader, seed.url, seed.url)
             if known is not None:
@@ -393,10 +394,6 @@ def _test_rows(
                 continue
             by = judge.decisive(judging.findings(seed.url, depth))
             yield _test_row(seed.url, by.judgement.value, by.rule, by.why, by.where)
-
-
-def _bad_row(line: BadLine) -> Row:
-    return _test_row(line.text, "refuse", "normal form", line.why, f"{line.origin}:{line.line}")
 
 
 def _test_row(url: str, judgement: str, rule: str, why: str, where: str) -> Row:
@@ -428,9 +425,8 @@ def _read_test(call: Invocation, question: Question) -> Iterator[Row]:
 
 def _show_test(call: Invocation, found: Found) -> int:
     rows = list(found.rows())
-    rows += [{"agent": None, **_bad_row(line)} for line in found.bad_lines]
     call.table(rows, found.columns("judgement", "decided_by", "why", "where", "url"))
-    return 0 if all(row["judgement"] != "refuse" for row in rows) and not found.bad_count else 1
+    return 1 if any(row["judgement"] == "refuse" for row in rows) else 0
 
 
 VERBS = (
