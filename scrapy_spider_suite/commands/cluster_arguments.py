@@ -10,18 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from scrapy_spider_suite.operate import fleet
+from scrapy_spider_suite.operate import fleet, verb
 from scrapy_spider_suite.operate.executors import all_agents, cluster_verbs
-from scrapy_spider_suite.operate.verb import (
-    CAUTION,
-    SECONDS,
-    WHO,
-    WHY,
-    Invocation,
-    Verb,
-    host_argument,
-    option,
-)
 from scrapy_spider_suite.urls.normalize import normalize
 
 _AGENTS_MAX = 64
@@ -29,7 +19,7 @@ _AGENTS_MAX = 64
 
 def _subject(text: str) -> str:
     if "://" not in text:
-        name = host_argument(text)
+        name = verb.host_argument(text)
         return f"[{name}]" if ":" in name and not name.startswith("[") else name
     url = normalize(text)
     if url is None:
@@ -64,48 +54,51 @@ def _argument(text: str) -> str:
 
 
 _UP_OPTIONS = (
-    option("count", metavar="N|auto", type=_count),
-    option("spider", metavar="SPIDER"),
-    option(
+    verb.option("count", metavar="N|auto", type=_count),
+    verb.option("spider", metavar="SPIDER"),
+    verb.option(
         "-a", dest="arguments", metavar="NAME=VALUE", action="append", default=[],
         type=_argument, help="an argument of the spider (may be given more than once)",
     ),
     # Scrapy's own: shown here; the values have been taken by then.
-    option(
+    verb.option(
         "-s", "--set", metavar="NAME=VALUE", action="append", default=[],
         help="a setting of all agents (may be given more than once)",
     ),
-    option(
+    verb.option(
         "--dir", metavar="DIR", type=Path,
         help="folder of job directories and logs, one per agent (default: crawls/SPIDER)",
     ),
-    option(
+    verb.option(
         "--name", metavar="NAME",
         help="agents are NAME_1, NAME_2, ... (default: the name of this machine)",
     ),
-    option(
-        "--every", type=SECONDS, metavar="S", default=10.0,
+    verb.option(
+        "--every", type=verb.SECONDS, metavar="S", default=10.0,
         help="seconds between two lines of progress (10)",
     ),
 )  # fmt: skip
 
 
-def _up(call: Invocation) -> int:
+def _up(call: verb.Invocation) -> int:
     kind = call.settings.get("SUITE_CLUSTER") or "peers"
     if kind == "peers" and call.jobdir:
         all_agents.parse_redis(call.jobdir)
     return fleet.run_fleet(call, kind, all_agents.crawl_name(call))
 
 
-def _run(work: Callable[[Invocation], Coroutine[Any, Any, int]]) -> Callable[[Invocation], int]:
+_Run = Callable[[verb.Invocation], int]
+
+
+def _run(work: Callable[[verb.Invocation], Coroutine[Any, Any, int]]) -> _Run:
     return lambda call: asyncio.run(work(call))
 
 
 VERBS = (
-    Verb(
+    verb.Verb(
         "ls", "the agents: their share, hosts, pages, rate, lag, phase, lease",
         _run(cluster_verbs.list_agents),
-        (option("--all", action="store_true",
+        (verb.option("--all", action="store_true",
                 help="also agents that have left, died or been removed"),),
         about=(
             "share, holds: percentage of the ring that an agent should have, and has now.\n"
@@ -117,17 +110,17 @@ VERBS = (
         ),
         examples=("ls -j redis://10.0.0.1/0", "ls --json --all --crawl news -j redis://10.0.0.1/0"),
     ),
-    Verb(
+    verb.Verb(
         "owner", "who owns a host or a URL, and who holds it now",
         _run(cluster_verbs.find_owner),
-        (option("subject", metavar="HOST|URL", type=_subject),), "HOST|URL",
+        (verb.option("subject", metavar="HOST|URL", type=_subject),), "HOST|URL",
         about=(
             "The owner should have it; the holder may fetch it. If they differ, a hand-over is\n"
             "under way, or waits for an agent that is away."
         ),
         examples=("owner example.com -j redis://10.0.0.1/0",),
     ),
-    Verb(
+    verb.Verb(
         "up", "start N agents of a spider on this machine, and watch them until they end", _up,
         _UP_OPTIONS, "N|auto SPIDER",
         about=(
@@ -147,13 +140,13 @@ VERBS = (
         ),
         exits={1: "and above: the highest of the exit codes of the agents, as of `scrapy crawl`"},
     ),
-    Verb(
+    verb.Verb(
         "drain", "have an agent hand over everything to the others, and end",
         _run(cluster_verbs.drain_agent),
         (
-            option("name", metavar="NAME"), WHY, WHO,
-            option(
-                "--wait", type=SECONDS, default=3_600.0, metavar="S",
+            verb.option("name", metavar="NAME"), verb.WHY, verb.WHO,
+            verb.option(
+                "--wait", type=verb.SECONDS, default=3_600.0, metavar="S",
                 help="seconds to wait until the agent has left (3600)",
             ),
         ),
@@ -166,16 +159,16 @@ VERBS = (
         exits={1: "it cannot be drained, or did not leave", 3: "it has not left in time: it "
                "goes on"},
     ),
-    Verb(
+    verb.Verb(
         "remove", "remove an agent that does not come back",
         _run(cluster_verbs.remove_agent),
         (
-            option("name", metavar="NAME"),
-            option(
+            verb.option("name", metavar="NAME"),
+            verb.option(
                 "--dead", action="store_true",
                 help="the process is certainly gone: give its hosts away at once",
             ),
-            *CAUTION,
+            *verb.CAUTION,
         ),
         "NAME",
         about=(
@@ -189,12 +182,12 @@ VERBS = (
             "remove b --dead --yes -j redis://10.0.0.1/0",
         ),
     ),
-    Verb(
+    verb.Verb(
         "adopt", "give the data of a lost agent to the others",
         _run(cluster_verbs.adopt),
         (
-            option("job", metavar="DIR", type=Path, help="its job directory"),
-            *CAUTION,
+            verb.option("job", metavar="DIR", type=Path, help="its job directory"),
+            *verb.CAUTION,
         ),
         "DIR",
         about=(
@@ -206,18 +199,18 @@ VERBS = (
         ),
         examples=("adopt crawls/news/b -j redis://10.0.0.1/0",),
     ),
-    Verb(
+    verb.Verb(
         "release", "give away hosts that nobody claims, after Redis has lost its data",
-        _run(cluster_verbs.release_units), CAUTION,
+        _run(cluster_verbs.release_units), verb.CAUTION,
         about=(
             "Agents that run claim their hosts when Redis was restarted empty. Other hosts wait\n"
             "for agents that are away: for a lease, or for ever with SUITE_AGENT_GRACE = forever."
         ),
         examples=("release --dry-run -j redis://10.0.0.1/0",),
     ),
-    Verb(
+    verb.Verb(
         "forget", "remove a crawl from Redis; job directories stay",
-        _run(cluster_verbs.forget_crawl), CAUTION,
+        _run(cluster_verbs.forget_crawl), verb.CAUTION,
         about=(
             "Refused while an agent of it runs. Agents that are started again with their job\n"
             "directories join it anew, and continue."

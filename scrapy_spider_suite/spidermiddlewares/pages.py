@@ -14,12 +14,7 @@ from scrapy.http import HtmlResponse, Response
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.assembly import open_crawl
-from scrapy_spider_suite.crawl.context import (
-    STARTING,
-    follows_links,
-    get_crawl,
-    has_crawl,
-)
+from scrapy_spider_suite.crawl.context import STARTING, follows_links, get_crawl, has_crawl
 from scrapy_spider_suite.crawl.empty_runs import ANSWERED, STARTED, is_noted, note_fact
 from scrapy_spider_suite.crawl.requests import SITEMAP, detach_from_page, is_disk_full
 from scrapy_spider_suite.exceptions import FilterRefused

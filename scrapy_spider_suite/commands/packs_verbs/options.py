@@ -15,19 +15,13 @@ from scrapy.exceptions import UsageError
 from tqdm import tqdm  # type: ignore[import-untyped]
 
 from scrapy_spider_suite.errors import PackError
-from scrapy_spider_suite.operate.verb import (
-    ROWS,
-    Invocation,
-    argument_type,
-    host_argument,
-    option,
-)
+from scrapy_spider_suite.operate import verb
 from scrapy_spider_suite.packs import Packs, open_packs
 from scrapy_spider_suite.packs.cdxj import timestamp
 from scrapy_spider_suite.packs.reader import Selection
 
 
-def paths_of(call: Invocation) -> list[Path]:
+def paths_of(call: verb.Invocation) -> list[Path]:
     """The packs and folders of the command line, or SUITE_PACKS_DIR. Raises `UsageError`."""
     given = list(call.options.path)
     if not given and call.settings is not None and call.settings.get("SUITE_PACKS_DIR"):
@@ -37,7 +31,7 @@ def paths_of(call: Invocation) -> list[Path]:
     return [Path(path).expanduser() for path in given]
 
 
-def packs_of(call: Invocation) -> Packs:
+def packs_of(call: verb.Invocation) -> Packs:
     """The open packs. Raises `PackError`: a path is no pack, or there are no packs at all."""
     packs = open_packs(*paths_of(call))
     # One of several agents may have no pack yet. Uploaded and missing packs count, too.
@@ -46,7 +40,7 @@ def packs_of(call: Invocation) -> Packs:
     return packs
 
 
-PATHS = option(
+PATHS = verb.option(
     "path", nargs="*", metavar="PATH",
     help="a pack, or a folder of packs (default: SUITE_PACKS_DIR)",
 )  # fmt: skip
@@ -60,30 +54,30 @@ def _status(text: str) -> str:
 
 
 CHOICE = (
-    option(
-        "--host", action="append", default=[], type=host_argument, metavar="HOST",
+    verb.option(
+        "--host", action="append", default=[], type=verb.host_argument, metavar="HOST",
         help="pages of this host; *.example.com: and of hosts below it; may be given again",
     ),
-    option(
-        "--from", dest="first", type=argument_type(timestamp), metavar="TIME",
+    verb.option(
+        "--from", dest="first", type=verb.argument_type(timestamp), metavar="TIME",
         help="fetched since this time: 2026-11-22, 2026-11-22T10:15 (UTC)",
     ),
-    option(
-        "--to", dest="last", type=argument_type(partial(timestamp, last=True)), metavar="TIME",
+    verb.option(
+        "--to", dest="last", type=verb.argument_type(partial(timestamp, last=True)), metavar="TIME",
         help="fetched up to the end of this year, month, day, hour or minute",
     ),
-    option(
+    verb.option(
         "--status", action="append", default=[], type=_status, metavar="CODE",
         help="200, 404, 3xx; may be given again",
     ),
-    option(
+    verb.option(
         "--mime", action="append", default=[], type=str.lower, metavar="TYPE",
         help="text/html, image/*; may be given again",
     ),
 )  # fmt: skip
 """The options that choose pages; see `choice_of`."""
-SAMPLE = option(
-    "--sample", type=ROWS, default=0, metavar="N",
+SAMPLE = verb.option(
+    "--sample", type=verb.ROWS, default=0, metavar="N",
     help="a random sample of N pages, the same each time (0: all)",
 )  # fmt: skip
 

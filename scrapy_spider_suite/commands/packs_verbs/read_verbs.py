@@ -26,15 +26,7 @@ from scrapy_spider_suite.commands.packs_verbs.options import (
     tell_left_out,
 )
 from scrapy_spider_suite.errors import PackError, SearchError
-from scrapy_spider_suite.operate.verb import (
-    LIMIT,
-    Invocation,
-    Row,
-    Verb,
-    argument_type,
-    one_of,
-    option,
-)
+from scrapy_spider_suite.operate import verb
 from scrapy_spider_suite.packs import pack_file
 from scrapy_spider_suite.packs.cdxj import IndexEntry, timestamp
 from scrapy_spider_suite.packs.http_records import split_message
@@ -49,7 +41,7 @@ if TYPE_CHECKING:
 _COLUMNS = ("name", "pages", "bytes", "from", "to", "state")
 
 
-def _run_ls(call: Invocation) -> int:
+def _run_ls(call: verb.Invocation) -> int:
     packs, choice = packs_of(call), choice_of(call.options)
     if call.options.pages:
         for pack, entry in select(packs, choice):
@@ -72,7 +64,7 @@ def _run_ls(call: Invocation) -> int:
     return 0
 
 
-def _pack(path: Path, choice: Selection, away: pack_file.Uploaded | None) -> Row:
+def _pack(path: Path, choice: Selection, away: pack_file.Uploaded | None) -> verb.Row:
     done, state = away or pack_file.find_upload(path), "away"
     size = away.size if away else 0
     if away is None:
@@ -97,7 +89,7 @@ def _time(stamp: str) -> str | None:
     return f"{stamp[:4]}-{stamp[4:6]}-{stamp[6:8]}T{stamp[8:10]}:{stamp[10:12]}:{stamp[12:]}Z"
 
 
-def _page(pack: Path, entry: IndexEntry) -> Row:
+def _page(pack: Path, entry: IndexEntry) -> verb.Row:
     return {"url": entry.url, "time": _time(entry.stamp), "status": entry.status,
             "mime": entry.mime, "digest": entry.digest, "pack": str(pack),
             "offset": entry.place.offset, "length": entry.place.length}  # fmt: skip
@@ -108,7 +100,7 @@ def _at(text: str) -> datetime:
     return datetime.strptime(digits, "%Y%m%d%H%M%S").replace(tzinfo=UTC)
 
 
-def _get(call: Invocation) -> int:
+def _get(call: verb.Invocation) -> int:
     options, packs, page = call.options, packs_of(call), None
     for url in dict.fromkeys((options.url, normalize(options.url))):
         page = page or (packs.get(url, options.at) if url else None)
@@ -137,7 +129,7 @@ def _get(call: Invocation) -> int:
     return 0
 
 
-def _cat(call: Invocation) -> int:
+def _cat(call: verb.Invocation) -> int:
     if not call.options.path:
         raise UsageError("which packs? give PATHs", print_help=False)
     code = 0
@@ -156,7 +148,7 @@ def _cat(call: Invocation) -> int:
     return code
 
 
-def _run_links(call: Invocation) -> int:
+def _run_links(call: verb.Invocation) -> int:
     packs = packs_of(call)
     with progress(None, "pages") as move:
         for page in pages(packs, choice_of(call.options)):
@@ -175,7 +167,7 @@ _TRIES: Final = 10  # processes that are started in a row; a page may end one
 _WAIT: Final = 60.0  # seconds to wait for another process that writes
 
 
-def _search(call: Invocation) -> int:
+def _search(call: verb.Invocation) -> int:
     options = call.options
     found = open_index(*paths_of(call)).search(
         options.query, selection=choice_of(options), languages=options.lang,
@@ -204,7 +196,7 @@ def _row(hit: Hit) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _index(call: Invocation) -> int:
+def _index(call: verb.Invocation) -> int:
     require()
     code = 0
     for folder in paths_of(call):
@@ -227,7 +219,7 @@ class _Indexing:
         self._left = 0
         self._end = (0, "")
 
-    def run(self, call: Invocation) -> int:
+    def run(self, call: verb.Invocation) -> int:
         """Index all packs. Raises `SearchError`."""
         self._left = sum(path.stat().st_size for path in self._folder.iterdir() if is_pack(path))
         with progress(self._left, "B") as self._move:
@@ -266,9 +258,9 @@ class _Indexing:
 
 
 VERBS = (
-    Verb(
+    verb.Verb(
         "ls", "packs, or with --pages the pages in them", _run_ls,
-        (PATHS, option("--pages", action="store_true", help="list pages, not packs"), *CHOICE),
+        (PATHS, verb.option("--pages", action="store_true", help="list pages, not packs"), *CHOICE),
         "[PATH...]",
         about=(
             "Counts and times are of the selected pages, by the indexes: answers and revisits,\n"
@@ -282,19 +274,19 @@ VERBS = (
             "ls crawls/news/packs --pages --mime text/html --from 2026-11-01 --to 2026-11",
         ),
     ),
-    Verb(
+    verb.Verb(
         "get", "a page as it came: its body, decompressed, on stdout", _get,
         (
-            option("url", metavar="URL"),
+            verb.option("url", metavar="URL"),
             PATHS,
-            option(
-                "--at", type=argument_type(_at), metavar="TIME",
+            verb.option(
+                "--at", type=verb.argument_type(_at), metavar="TIME",
                 help="the version at this time: 2026-11-22 (its end), 2026-11-22T10:15 (UTC)",
             ),
-            one_of(
-                option("--headers", action="store_true", help="print the head of the response"),
-                option("--record", action="store_true", help="print the WARC record"),
-                option("--links", action="store_true", help="print the links of the page"),
+            verb.one_of(
+                verb.option("--headers", action="store_true", help="print the response's head"),
+                verb.option("--record", action="store_true", help="print the WARC record"),
+                verb.option("--links", action="store_true", help="print the links of the page"),
             ),
         ),
         "URL [PATH...]",
@@ -308,7 +300,7 @@ VERBS = (
         ),
         exits={1: "the page is not in the packs"},
     ),
-    Verb(
+    verb.Verb(
         "cat", "the WARC records of packs, decompressed", _cat, (PATHS,), "PATH...",
         about=(
             "Works for every format. Of a pack that is being written, prints the complete\n"
@@ -320,7 +312,7 @@ VERBS = (
         ),
         exits={1: "something is damaged"},
     ),
-    Verb(
+    verb.Verb(
         "links", "the links of pages, as the crawl found them", _run_links,
         (PATHS, *CHOICE, SAMPLE), "[PATH...]",
         about=(
@@ -334,17 +326,17 @@ VERBS = (
         ),
         exits={1: "something is damaged, and was left out"},
     ),
-    Verb(
+    verb.Verb(
         "search", "pages by their words, the best first", _search,
         (
-            option("query", metavar="QUERY"),
+            verb.option("query", metavar="QUERY"),
             PATHS,
             *CHOICE,
-            option(
+            verb.option(
                 "--lang", action="append", default=[], type=str.lower, metavar="CODE",
                 help="pages in this language (ISO 639-1: en, de, ja); may be given again",
             ),
-            LIMIT,
+            verb.LIMIT,
         ),
         "QUERY [PATH...]",
         about=(
@@ -359,9 +351,9 @@ VERBS = (
         ),
         exits={1: "nothing is found"},
     ),
-    Verb(
+    verb.Verb(
         "index", "index the words of pages, for search", _index,
-        (PATHS, option(
+        (PATHS, verb.option(
             "--rebuild", action="store_true",
             help="make a new index of the packs here; the old index is used until it is complete",
         )),

@@ -30,19 +30,10 @@ from scrapy_spider_suite.commands.packs_verbs.options import (
     tell_left_out,
 )
 from scrapy_spider_suite.errors import PackError, PackUploadError
+from scrapy_spider_suite.operate import verb
 from scrapy_spider_suite.operate.actions import whoami
 from scrapy_spider_suite.operate.executors.one_job import ask_job
 from scrapy_spider_suite.operate.job_redaction import count_traces, redact_job
-from scrapy_spider_suite.operate.verb import (
-    CAUTION,
-    Invocation,
-    Verb,
-    confirm,
-    host_argument,
-    one_of,
-    option,
-    value_argument,
-)
 from scrapy_spider_suite.operate.verbs.log import read_manifest
 from scrapy_spider_suite.packs import CrawlInfo, Packs, redaction
 from scrapy_spider_suite.packs.export import ExportResult, export_files, export_wacz, export_warc
@@ -64,7 +55,7 @@ if TYPE_CHECKING:
 _WAIT: Final = 60.0  # seconds to wait for a job that cannot be written
 
 
-def _run_verify(call: Invocation) -> int:
+def _run_verify(call: verb.Invocation) -> int:
     packs = packs_of(call)
     files = packs.files()
     sizes = {path: path.stat().st_size for path in files if path.exists()}
@@ -85,7 +76,7 @@ def _run_verify(call: Invocation) -> int:
     return 1 if found else 0
 
 
-def _tell(call: Invocation, findings: Iterable[PackFinding]) -> int:
+def _tell(call: verb.Invocation, findings: Iterable[PackFinding]) -> int:
     """Print *findings*; return their number."""
     count = 0
     for count, finding in enumerate(findings, 1):  # noqa: B007
@@ -98,7 +89,7 @@ def _tell(call: Invocation, findings: Iterable[PackFinding]) -> int:
     return count
 
 
-def _run_merge(call: Invocation) -> int:
+def _run_merge(call: verb.Invocation) -> int:
     for folder in paths_of(call):
         if not folder.is_dir():
             raise PackError(f"a folder has an index of its packs, {folder} is none")
@@ -108,7 +99,7 @@ def _run_merge(call: Invocation) -> int:
     return 0
 
 
-def _run_upload(call: Invocation) -> int:
+def _run_upload(call: verb.Invocation) -> int:
     options, settings = call.options, SuiteSettings.from_settings(call.settings)
     if not (url := _place(options.to) if options.to else settings.packs_upload):
         raise UsageError("where to? give --to, or set SUITE_PACKS_UPLOAD", print_help=False)
@@ -156,7 +147,7 @@ def _packs(path: Path, target: UploadTarget, *, keep: bool) -> list[Path]:
     return [pack for pack in waiting if path in (folder, pack)]
 
 
-def _run_redact(call: Invocation) -> int:
+def _run_redact(call: verb.Invocation) -> int:
     options = call.options
     folders = paths_of(call)
     for folder in folders:
@@ -172,14 +163,14 @@ def _run_redact(call: Invocation) -> int:
     if options.job is not None:
         JobFile.require(options.job / FOLDER)
     if not options.dry_run:
-        confirm(call, f"Take {options.host or options.url} out of these packs for good?")
+        verb.confirm(call, f"Take {options.host or options.url} out of these packs for good?")
     code = _redact_job(call) if options.job is not None else 0
     for folder in folders:
         code = max(code, _redact_folder(call, folder, subject))
     return code if options.items is None else max(code, _redact_items(call, subject))
 
 
-def _redact_job(call: Invocation) -> int:
+def _redact_job(call: verb.Invocation) -> int:
     folder, host = call.options.job / FOLDER, call.options.host
     if call.options.dry_run:
         call.facts({"job": str(folder.parent), "done": False, **count_traces(folder, host)})
@@ -189,7 +180,7 @@ def _redact_job(call: Invocation) -> int:
     return 4 if swept.left else 0
 
 
-def _redact_items(call: Invocation, subject: redaction.RedactionTarget) -> int:
+def _redact_items(call: verb.Invocation, subject: redaction.RedactionTarget) -> int:
     folder, dry = call.options.items, call.options.dry_run
     total = sum(path.stat().st_size for path in folder.iterdir() if is_item_pack(path))
     with progress(total, "B") as move:
@@ -198,7 +189,7 @@ def _redact_items(call: Invocation, subject: redaction.RedactionTarget) -> int:
     return 4 if receipt.open and not dry else 0
 
 
-def _redact_folder(call: Invocation, folder: Path, subject: redaction.RedactionTarget) -> int:
+def _redact_folder(call: verb.Invocation, folder: Path, subject: redaction.RedactionTarget) -> int:
     total = sum(path.stat().st_size for path in folder.iterdir() if is_pack(path))
     with progress(total, "B") as move:
         if call.options.dry_run:
@@ -212,31 +203,31 @@ def _redact_folder(call: Invocation, folder: Path, subject: redaction.RedactionT
 
 _EXPORT_OPTIONS = (
     PATHS,
-    one_of(
-        option(
+    verb.one_of(
+        verb.option(
             "--warc-gz", type=Path, metavar="FILE|DIR",
             help="one file *.warc.gz, or several in a folder; every WARC tool opens them",
         ),
-        option(
+        verb.option(
             "--warc-zst", type=Path, metavar="FILE|DIR",
             help="one file *.warc.zst, or several in a folder; FastWARC and zstd -dc open them, "
             "warcio does not",
         ),
-        option("--dir", type=Path, metavar="DIR", help="a file for each page, and pages.jsonl"),
-        option(
+        verb.option("--dir", type=Path, metavar="DIR", help="a file a page, and pages.jsonl"),
+        verb.option(
             "--parquet", type=Path, metavar="FILE",
             help="a table like Common Crawl's index, with title, language and text ([parquet])",
         ),
-        option("--wacz", type=Path, metavar="FILE", help="a file for replayweb.page: *.wacz"),
+        verb.option("--wacz", type=Path, metavar="FILE", help="a file for replayweb.page: *.wacz"),
         required=True,
     ),
-    option("--job", type=Path, metavar="DIR", help="with --wacz: add the manifest of this job"),
+    verb.option("--job", type=Path, metavar="DIR", help="with --wacz: add this job's manifest"),
     *CHOICE,
     SAMPLE,
 )  # fmt: skip
 
 
-def _run_export(call: Invocation) -> int:
+def _run_export(call: verb.Invocation) -> int:
     packs, choice = packs_of(call), choice_of(call.options)
     with progress(sum(1 for _ in select(packs, choice)), "pages") as move:
         done = _export(call.options, packs, choice, move)
@@ -268,30 +259,30 @@ def _export(
 
 
 _GRAPH_OPTIONS = (
-    option("folder", type=Path, metavar="DIR", help="a folder for the files"),
+    verb.option("folder", type=Path, metavar="DIR", help="a folder for the files"),
     PATHS,
-    one_of(
-        option("--hosts", dest="levels", action="store_const", const=("host",),
+    verb.one_of(
+        verb.option("--hosts", dest="levels", action="store_const", const=("host",),
                default=("page", "host"), help="the graph of hosts alone"),
-        option("--pages", dest="levels", action="store_const", const=("page",),
+        verb.option("--pages", dest="levels", action="store_const", const=("page",),
                help="the graph of pages alone"),
     ),
-    option(
+    verb.option(
         "--format", action="append", choices=("tables", "arcs", "ascii"), dest="forms",
         help="tables: vertices and edges like Common Crawl's (the default); arcs: edges for "
         "networkx, igraph and WebGraph; ascii: WebGraph's ASCIIGraph; may be given again",
     ),
-    option("--rank", action="store_true", help="PageRank, too: see SUITE_SCORE"),
-    option("--plot", action="store_true", help="the degrees as SVG, too"),
-    option(
-        "--memory", type=value_argument(size(32 << 20)), default=512 << 20, metavar="SIZE",
+    verb.option("--rank", action="store_true", help="PageRank, too: see SUITE_SCORE"),
+    verb.option("--plot", action="store_true", help="the degrees as SVG, too"),
+    verb.option(
+        "--memory", type=verb.value_argument(size(32 << 20)), default=512 << 20, metavar="SIZE",
         help="memory for sorting (512M); the rest is on disk",
     ),
     *CHOICE,
 )  # fmt: skip
 
 
-def _run_graph(call: Invocation) -> int:
+def _run_graph(call: verb.Invocation) -> int:
     options, packs, choice = call.options, packs_of(call), choice_of(call.options)
     graphs = of_extra("analysis.link_graph", "graph")
     if not choice.mimes:
@@ -332,7 +323,7 @@ def _write(graph: LinkGraph, folder: Path, level: Level, options: argparse.Names
 
 
 VERBS = (
-    Verb(
+    verb.Verb(
         "verify", "check packs and indexes: checksums, digests, places", _run_verify, (PATHS,),
         "[PATH...]",
         about=(
@@ -343,7 +334,7 @@ VERBS = (
         examples=("verify crawls/news/packs other-machine/packs --json",),
         exits={1: "something is not as it was written"},
     ),
-    Verb(
+    verb.Verb(
         "merge", "join the indexes of packs, so that pages are found faster", _run_merge,
         (PATHS,), "[PATH...]",
         about=(
@@ -353,17 +344,17 @@ VERBS = (
         ),
         examples=("merge crawls/news/packs",),
     ),
-    Verb(
+    verb.Verb(
         "upload", "upload the packs that a crawl has not uploaded", _run_upload,
         (
             PATHS,
-            option(
+            verb.option(
                 "--to", metavar="URL",
                 help="a folder, as fsspec writes it (default: SUITE_PACKS_UPLOAD)",
             ),
-            one_of(
-                option("--keep", action="store_true", default=None, help="keep the packs here"),
-                option(
+            verb.one_of(
+                verb.option("--keep", action="store_true", default=None, help="keep packs here"),
+                verb.option(
                     "--delete", dest="keep", action="store_false",
                     help="delete each pack here after its copy was checked (default: "
                     "SUITE_PACKS_KEEP)",
@@ -383,33 +374,33 @@ VERBS = (
         ),
         exits={1: "something could not be uploaded: call again"},
     ),
-    Verb(
+    verb.Verb(
         "redact", "remove a host or a URL from packs, with every byte", _run_redact,
         (
             PATHS,
-            one_of(
-                option(
-                    "--host", type=host_argument, metavar="HOST",
+            verb.one_of(
+                verb.option(
+                    "--host", type=verb.host_argument, metavar="HOST",
                     help="all pages of this host; *.example.com: and of hosts below it",
                 ),
-                option("--url", metavar="URL", help="all versions of this page"),
+                verb.option("--url", metavar="URL", help="all versions of this page"),
                 required=True,
             ),
-            option(
+            verb.option(
                 "--mentions", action="store_true",
                 help="remove pages of other hosts, too, whose text or head names the host or the "
                 "URL",
             ),
-            option(
+            verb.option(
                 "--job", type=Path, metavar="DIR",
                 help="remove the host from this job, too: store, link statistics, logs; no crawl "
                 "may use the job",
             ),
-            option(
+            verb.option(
                 "--items", type=Path, metavar="DIR",
                 help="remove items that name it from these item packs",
             ),
-            *CAUTION,
+            *verb.CAUTION,
         ),
         "[PATH...] --host HOST",
         about=(
@@ -430,7 +421,7 @@ VERBS = (
         ),
         exits={4: "done but for what the receipt names as open, away, uploaded or left"},
     ),
-    Verb(
+    verb.Verb(
         "export", "pages in forms that other programs open", _run_export, _EXPORT_OPTIONS,
         "[PATH...] --FORM FILE",
         about=(
@@ -445,7 +436,7 @@ VERBS = (
         ),
         exits={1: "something could not be read, and was left out"},
     ),
-    Verb(
+    verb.Verb(
         "graph", "pages and hosts as graphs: vertices, edges, ranks", _run_graph,
         _GRAPH_OPTIONS, "DIR [PATH...]",
         about=(

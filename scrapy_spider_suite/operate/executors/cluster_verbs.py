@@ -17,12 +17,7 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.cluster.assignment import OwnerTable
 from scrapy_spider_suite.cluster.handover.handover_file import FileTransport
-from scrapy_spider_suite.cluster.membership import (
-    MemberRecord,
-    Membership,
-    MemberState,
-    Ownership,
-)
+from scrapy_spider_suite.cluster.membership import MemberRecord, Membership, MemberState, Ownership
 from scrapy_spider_suite.cluster.registry import ClusterOverview
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
 from scrapy_spider_suite.cluster.transports.tcp import TcpTransport

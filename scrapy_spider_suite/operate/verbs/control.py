@@ -9,31 +9,8 @@ from typing import Any
 
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.operate import url_selection
+from scrapy_spider_suite.operate import job_target, url_selection, verb
 from scrapy_spider_suite.operate.actions import Action
-from scrapy_spider_suite.operate.job_target import (
-    BLOCKS,
-    JobTarget,
-    StoredBlock,
-    paused_by,
-    stored_blocks,
-)
-from scrapy_spider_suite.operate.verb import (
-    SECONDS,
-    ActionProgress,
-    Found,
-    Invocation,
-    JobVerb,
-    Question,
-    Result,
-    Row,
-    Work,
-    argument_type,
-    confirm,
-    display_text,
-    option,
-    without_port,
-)
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
@@ -41,7 +18,7 @@ from scrapy_spider_suite.urls.host_patterns import HostPattern, PatternKind
 _ROWS = 50  # rows that are looked at in one portion
 
 
-def block(site: JobTarget, action: Action) -> Result | Work:
+def block(site: job_target.JobTarget, action: Action) -> verb.Result | verb.Work:
     """Block a subject, for a number of seconds or until `unblock`; *drop* fails pending URLs."""
     action.expect("subject", "seconds", "drop")
     subject = url_selection.parse_subject(action.get("subject", str))
@@ -53,8 +30,8 @@ def block(site: JobTarget, action: Action) -> Result | Work:
         raise ActionError("which hosts live in an address range is not known: drop them by name")
     # The time runs from the call, also if the action is carried out later.
     until = math.inf if seconds is None else action.when + seconds
-    kept = StoredBlock(str(subject), action.who, action.when, action.why, until)
-    kv = site.store.kv(BLOCKS)
+    kept = job_target.StoredBlock(str(subject), action.who, action.when, action.why, until)
+    kv = site.store.kv(job_target.BLOCKS)
     old = kv.get(kept.subject.encode()) is not None
     kept.put(kv)
     site.blocks_changed()
@@ -68,16 +45,16 @@ def block(site: JobTarget, action: Action) -> Result | Work:
     return _drop(site, action, subject, said, facts)
 
 
-def unblock(site: JobTarget, action: Action) -> Result:
+def unblock(site: job_target.JobTarget, action: Action) -> verb.Result:
     """Let a subject be visited again."""
     action.expect("subject")
     subject = url_selection.parse_subject(action.get("subject", str))
-    kv = site.store.kv(BLOCKS)
+    kv = site.store.kv(job_target.BLOCKS)
     if kv.get(str(subject).encode()) is None:
         line = site.frontier.policy.overrides.lines.get(subject)
         if line is not None and line.override.blocked:
             raise ActionError(f"{subject} is blocked by {line.rule.source}: change it there")
-        known = ", ".join(each.subject for each in stored_blocks(kv)) or "nothing"
+        known = ", ".join(each.subject for each in job_target.stored_blocks(kv)) or "nothing"
         raise ActionError(f"{subject} is not blocked by itself; blocked is: {known[:2000]}")
     kv.delete(str(subject).encode())
     site.blocks_changed()
@@ -85,9 +62,10 @@ def unblock(site: JobTarget, action: Action) -> Result:
 
 
 def _drop(
-    site: JobTarget, action: Action, subject: HostPattern, said: str, facts: dict[str, Any]
-) -> Work:
-    rework, progress = site.rework, ActionProgress(site.kv, action.id)
+    site: job_target.JobTarget, action: Action, subject: HostPattern, said: str,
+    facts: dict[str, Any],
+) -> verb.Work:
+    rework, progress = site.rework, verb.ActionProgress(site.kv, action.id)
     for host in url_selection.hosts_matching(rework, subject, progress):
         if host is None:
             progress.save()
@@ -110,36 +88,36 @@ def _drop(
 _COLUMNS = ("subject", "who", "since", "until", "reason")
 
 
-_SUBJECT = option(
+_SUBJECT = verb.option(
     "subject", metavar="HOST|.domain|CIDR|URL",
-    type=argument_type(lambda text: str(HostPattern.parse(without_port(text)))),
+    type=verb.argument_type(lambda text: str(HostPattern.parse(verb.without_port(text)))),
 )  # fmt: skip
 
 
-def _plan_block(call: Invocation) -> Question:
+def _plan_block(call: verb.Invocation) -> verb.Question:
     options = call.options
     arguments = {"subject": options.subject, "drop": options.drop}
     if options.drop and not options.dry_run:
-        confirm(call, f"Block {options.subject}, and fail all that is pending there?")
+        verb.confirm(call, f"Block {options.subject}, and fail all that is pending there?")
     if options.seconds is not None:
         arguments["seconds"] = options.seconds
-    return Question(arguments)
+    return verb.Question(arguments)
 
 
-def _blocks(call: Invocation, question: Question) -> Iterator[Row]:
+def _blocks(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
     now = time.time()
     with StoreReader(call.folder()) as reader:
-        for block in stored_blocks(reader.store.kv(BLOCKS)):
+        for block in job_target.stored_blocks(reader.store.kv(job_target.BLOCKS)):
             if block.until > now:
-                until = None if math.isinf(block.until) else display_text("when", block.until)
+                until = None if math.isinf(block.until) else verb.display_text("when", block.until)
                 yield {
                     "subject": block.subject, "who": block.who,
-                    "since": display_text("when", block.when), "until": until,
+                    "since": verb.display_text("when", block.when), "until": until,
                     "reason": block.reason,
                 }  # fmt: skip
 
 
-def _show_blocks(call: Invocation, found: Found) -> int:
+def _show_blocks(call: verb.Invocation, found: verb.Found) -> int:
     if found.one_job:
         call.table(found.rows(), _COLUMNS)
         return 0
@@ -155,10 +133,10 @@ def _show_blocks(call: Invocation, found: Found) -> int:
     return 0
 
 
-def pause(site: JobTarget, action: Action) -> Result:
+def pause(site: job_target.JobTarget, action: Action) -> verb.Result:
     """Send nothing more; what is under way is fetched to its end."""
     action.expect()
-    before = paused_by(site.kv)
+    before = job_target.paused_by(site.kv)
     if before:
         return f"it was paused already: {before}", {"paused": True, "changed": False}
     site.pause(action)
@@ -166,15 +144,15 @@ def pause(site: JobTarget, action: Action) -> Result:
     return f"paused; {how}", {"paused": True, "changed": True}
 
 
-def resume(site: JobTarget, action: Action) -> Result:
+def resume(site: job_target.JobTarget, action: Action) -> verb.Result:
     action.expect()
-    if not paused_by(site.kv):
+    if not job_target.paused_by(site.kv):
         return "it was not paused", {"paused": False, "changed": False}
     site.resume()
     return "the crawl goes on", {"paused": False, "changed": True}
 
 
-def set_value(site: JobTarget, action: Action) -> Result:
+def set_value(site: job_target.JobTarget, action: Action) -> verb.Result:
     """Change one setting."""
     action.expect("name", "value")
     name = action.get("name", str)
@@ -183,7 +161,7 @@ def set_value(site: JobTarget, action: Action) -> Result:
     return f"{name} {said}", {"name": name, "old": old, "new": new}
 
 
-def drain(site: JobTarget, action: Action) -> Result:
+def drain(site: job_target.JobTarget, action: Action) -> verb.Result:
     """Begin to hand over everything to the other agents."""
     action.expect()
     site.drain()
@@ -191,15 +169,15 @@ def drain(site: JobTarget, action: Action) -> Result:
 
 
 VERBS = (
-    JobVerb(
+    verb.JobVerb(
         "block", "send nothing to a host, a domain, an address range, or below a URL",
         options=(
             _SUBJECT,
-            option(
-                "--for", dest="seconds", type=SECONDS, metavar="TIME",
+            verb.option(
+                "--for", dest="seconds", type=verb.SECONDS, metavar="TIME",
                 help="how long, such as 3600, 12h or 7d (default: until it is unblocked)",
             ),
-            option(
+            verb.option(
                 "--drop", action="store_true",
                 help="fail the URLs that are pending there; asks for confirmation",
             ),
@@ -220,9 +198,9 @@ VERBS = (
             'block https://example.com/calendar/ --why "endless" -j crawls/news',
         ),
     ),
-    JobVerb(
+    verb.JobVerb(
         "unblock", "remove a block", options=(_SUBJECT,), arguments="HOST|.domain|CIDR|URL",
-        plan=lambda call: Question({"subject": call.options.subject}),
+        plan=lambda call: verb.Question({"subject": call.options.subject}),
         look=lambda call, question: [
             url_selection.count_pending(
                 call, HostPattern.parse(call.options.subject), blocked=True
@@ -232,14 +210,14 @@ VERBS = (
         urgent=True, stands="block", ends_standing=True,
         examples=("unblock example.com -j crawls/news",),
     ),
-    JobVerb(
+    verb.JobVerb(
         "blocks", "the blocks that hold: who set them, why, until when", look=_blocks,
         show=_show_blocks,
         examples=("blocks -j crawls/news --json",),
     ),
-    JobVerb(
+    verb.JobVerb(
         "pause", "send nothing more until `resume`",
-        plan=lambda call: Question(future_job="the crawl that begins a job there waits"),
+        plan=lambda call: verb.Question(future_job="the crawl that begins a job there waits"),
         apply=pause, urgent=True, stands="pause",
         about=(
             "Requests in progress run to their end. A paused crawl neither ends nor times out.\n"
@@ -250,20 +228,20 @@ VERBS = (
     ),
     # It stands until the next pause: an agent that was removed, and comes back, has the pause in
     # its job.
-    JobVerb(
+    verb.JobVerb(
         "resume", "continue a paused crawl",
-        plan=lambda call: Question(future_job="the crawl that begins a job there goes on"),
+        plan=lambda call: verb.Question(future_job="the crawl that begins a job there goes on"),
         apply=resume, urgent=True, stands="pause",
         examples=("resume -j crawls/news",),
     ),
-    JobVerb(
+    verb.JobVerb(
         "set", "change a setting of a running crawl",
         options=(
-            option("name", metavar="NAME", help="such as SUITE_HOST_DELAY"),
-            option("value", metavar="VALUE", help="as after `-s NAME=`"),
+            verb.option("name", metavar="NAME", help="such as SUITE_HOST_DELAY"),
+            verb.option("value", metavar="VALUE", help="as after `-s NAME=`"),
         ),
         arguments="NAME VALUE",
-        plan=lambda call: Question({"name": call.options.name, "value": call.options.value}),
+        plan=lambda call: verb.Question({"name": call.options.name, "value": call.options.value}),
         apply=set_value, urgent=True,
         about=(
             "VALUE is written as after `-s NAME=`; `default` is the default. It holds until the\n"
@@ -276,5 +254,5 @@ VERBS = (
         ),
     ),
     # `scrapy cluster drain` asks one agent, and waits until the agent has left.
-    JobVerb("drain", "have an agent hand over all it has, and end", apply=drain),
+    verb.JobVerb("drain", "have an agent hand over all it has, and end", apply=drain),
 )  # fmt: skip

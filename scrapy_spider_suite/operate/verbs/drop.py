@@ -17,26 +17,8 @@ from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER as FETCHES
 from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.frontier.robots_rules import origin_of
-from scrapy_spider_suite.operate import url_selection
+from scrapy_spider_suite.operate import job_target, url_selection, verb
 from scrapy_spider_suite.operate.actions import Action, Answer, AuditLog
-from scrapy_spider_suite.operate.job_target import BLOCKS, JobTarget, StoredBlock, stored_blocks
-from scrapy_spider_suite.operate.verb import (
-    WAITING,
-    ActionProgress,
-    Invocation,
-    JobVerb,
-    Question,
-    Result,
-    Row,
-    Work,
-    argument_type,
-    confirm,
-    option,
-    print_answer,
-    print_silence,
-    say_answer,
-    without_port,
-)
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore, ranges_of_host
@@ -56,7 +38,7 @@ _COUNTED = ("pending", "done", "failed", "unread", "seeds", "robots", "cookies")
 _Portions = Generator[Any, None, None]
 
 
-def drop(site: JobTarget, action: Action) -> Work:
+def drop(site: job_target.JobTarget, action: Action) -> verb.Work:
     """Forget a host, or the URLs below a prefix."""
     action.expect("subject")
     subject = _parse_droppable(action.get("subject", str))
@@ -87,7 +69,7 @@ def _is_known(store: RocksStore, folder: Path, subject: HostPattern) -> bool:
     below = subject.kind is PatternKind.PREFIX
     if store.record(subject.host) is not None and not (below and store.sieve is None):
         return True
-    blocks = stored_blocks(store.kv(BLOCKS))
+    blocks = job_target.stored_blocks(store.kv(job_target.BLOCKS))
     found = [HostPattern.parse(each.subject) for each in blocks]
     if subject in found if below else any(each.host == subject.host for each in found):
         return True
@@ -106,7 +88,7 @@ def _words_of_unknown(store: RocksStore, subject: HostPattern) -> str:
 class HostDrop:
     """Drops *subject* for *action*; its portions continue after a kill."""
 
-    def __init__(self, site: JobTarget, subject: HostPattern, action: Action) -> None:
+    def __init__(self, site: job_target.JobTarget, subject: HostPattern, action: Action) -> None:
         self._site = site
         self._store = site.store
         self._subject = subject
@@ -114,9 +96,9 @@ class HostDrop:
         self._below = subject.kind is PatternKind.PREFIX
         self._belongs = partial(_is_below, subject)
         self._action = action
-        self._progress = ActionProgress(site.kv, action.id)
+        self._progress = verb.ActionProgress(site.kv, action.id)
 
-    def run(self) -> Work:
+    def run(self) -> verb.Work:
         store, progress = self._store, self._progress
         if _KNOWN not in progress.counts:
             progress.counts[_KNOWN] = _is_known(store, self._site.folder, self._subject)
@@ -136,7 +118,7 @@ class HostDrop:
         if not self._below:
             yield from self._forget_host()
         if progress.counts.pop(_HELD, 0):
-            store.kv(BLOCKS).delete(str(self._subject).encode())
+            store.kv(job_target.BLOCKS).delete(str(self._subject).encode())
             self._site.blocks_changed()
         yield
         ranges = ranges_of_host(self._host)
@@ -145,13 +127,13 @@ class HostDrop:
         eraser = store.erase(ranges)
         while eraser.is_alive():
             eraser.join(0.0 if self._site.running else 1.0)
-            yield WAITING
+            yield verb.WAITING
         while store.archive is not None and store.archive.poll():
-            yield WAITING  # the tries without what was removed
+            yield verb.WAITING  # the tries without what was removed
         progress.forget()
         return self._receipt(eraser.failure)
 
-    def _receipt(self, failure: str) -> Result:
+    def _receipt(self, failure: str) -> verb.Result:
         found, subject = self._progress.counts, self._subject
         counts = {name: found.get(name, 0) for name in _COUNTED}
         known = bool(found.get(_KNOWN)) or any(counts.values())
@@ -187,10 +169,10 @@ class HostDrop:
 
     def _block(self) -> None:
         """Block it until the end, also over a kill; a block of the operator's own stays."""
-        kv, subject = self._store.kv(BLOCKS), str(self._subject)
+        kv, subject = self._store.kv(job_target.BLOCKS), str(self._subject)
         if kv.get(subject.encode()) is None:
             who, when = self._action.who, self._action.when
-            StoredBlock(subject, who, when, "it is being dropped").put(kv)
+            job_target.StoredBlock(subject, who, when, "it is being dropped").put(kv)
             self._progress.counts[_HELD] = 1
             self._progress.save()
             self._site.blocks_changed()
@@ -224,7 +206,7 @@ class HostDrop:
                 progress.save()
                 yield
             if left:
-                yield WAITING
+                yield verb.WAITING
 
     def _forget_urls(self) -> _Portions:
         site, progress, prefix = self._site, self._progress, host_key(self._host)
@@ -288,7 +270,7 @@ class HostDrop:
             progress.count("done", 0 if record is None else record.done)
         # What another page has brought meanwhile goes, too.
         while not site.rework.forget_host(host, site.now()):
-            yield WAITING
+            yield verb.WAITING
             yield from self._empty_queue()
         progress.save()
         yield
@@ -308,14 +290,14 @@ class HostDrop:
 _IN_PART = 4
 
 
-def _plan(call: Invocation) -> Question:
+def _plan(call: verb.Invocation) -> verb.Question:
     subject: HostPattern = call.options.subject
     if not call.options.dry_run:
-        confirm(call, f"Drop {subject} and everything that the job keeps about it?")
-    return Question({"subject": str(subject)})
+        verb.confirm(call, f"Drop {subject} and everything that the job keeps about it?")
+    return verb.Question({"subject": str(subject)})
 
 
-def _count(call: Invocation, question: Question) -> Iterator[Row]:
+def _count(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
     subject: HostPattern = call.options.subject
     with StoreReader(call.folder()) as reader:
         found = (_is_below(subject, row.url) for row in reader.urls(subject.host))
@@ -326,19 +308,19 @@ def _count(call: Invocation, question: Question) -> Iterator[Row]:
     )
 
 
-def _say(call: Invocation, answer: Answer) -> int:
+def _say(call: verb.Invocation, answer: Answer) -> int:
     if not answer.ok:
-        return say_answer(call, answer)
+        return verb.say_answer(call, answer)
     agents = answer.facts.get("agents")
     every = [answer.facts] if agents is None else agents.values()
     known = any(facts.get(_KNOWN, True) for facts in every)
     if call.json:
-        print_answer(call, answer)
+        verb.print_answer(call, answer)
     elif known:
         print(answer.said)
         print("not touched:\n  " + "\n  ".join(answer.facts[_NOT_TOUCHED]))
         print(f"receipt: {answer.id} (`scrapy frontier audit drop --json` has it)")
-    if silent := print_silence(answer):
+    if silent := verb.print_silence(answer):
         return silent
     if not known:
         raise JobError(answer.said)
@@ -346,11 +328,11 @@ def _say(call: Invocation, answer: Answer) -> int:
 
 
 VERBS = (
-    JobVerb(
+    verb.JobVerb(
         "drop", "forget a host, or what lies below a URL, with everything kept about it",
-        options=(option(
+        options=(verb.option(
             "subject", metavar="HOST|PREFIX",
-            type=argument_type(lambda text: _parse_droppable(without_port(text))),
+            type=verb.argument_type(lambda text: _parse_droppable(verb.without_port(text))),
         ),),
         arguments="HOST|PREFIX", plan=_plan, look=_count, apply=drop,
         say=_say, of_one_host=True,

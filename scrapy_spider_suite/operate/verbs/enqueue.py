@@ -17,21 +17,9 @@ from scrapy_spider_suite.crawl.seeds import SeedCounts, SeedList, seed_scheduler
 from scrapy_spider_suite.errors import ActionError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
-from scrapy_spider_suite.operate import url_selection
+from scrapy_spider_suite.operate import url_selection, verb
 from scrapy_spider_suite.operate.actions import Action, ActionFolder
 from scrapy_spider_suite.operate.job_target import JobTarget
-from scrapy_spider_suite.operate.verb import (
-    ActionProgress,
-    Invocation,
-    JobVerb,
-    Question,
-    Result,
-    Row,
-    Work,
-    argument_type,
-    option,
-    without_port,
-)
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_transfer import bring_back, while_locked
@@ -52,7 +40,7 @@ _ONLY_FINGERPRINTS = (
 Wanted = Callable[[str, UrlState], bool]
 
 
-def add(site: JobTarget, action: Action) -> Work:
+def add(site: JobTarget, action: Action) -> verb.Work:
     """Make the URLs that came with *action* pending, unless they are known."""
     action.expect("first")
     priority = FIRST if action.get("first", bool, False) else 0
@@ -78,13 +66,13 @@ def add(site: JobTarget, action: Action) -> Work:
     return f"{said}, {also}" if also else said, facts
 
 
-def _bad_of(counts: SeedCounts, what: str) -> Result:
+def _bad_of(counts: SeedCounts, what: str) -> verb.Result:
     bad = counted(counts.bad, f"line is no {what}", f"lines are no {what}s")
     facts = {"no_web_addresses": counts.bad, "first_bad": counts.first_bad}
     return f"{bad}: {'; '.join(counts.first_bad)}" if counts.bad else "", facts
 
 
-def refetch(site: JobTarget, action: Action) -> Work:
+def refetch(site: JobTarget, action: Action) -> verb.Work:
     """Make URLs that are done or failed pending: those of a pattern, or those that came with it."""
     action.expect("pattern", "first")
     renewal, also = Renewal(site, action), ""
@@ -104,7 +92,7 @@ def refetch(site: JobTarget, action: Action) -> Work:
     return f"{said}; {also}" if also else said, facts | bad
 
 
-def retry(site: JobTarget, action: Action) -> Work:
+def retry(site: JobTarget, action: Action) -> verb.Work:
     """Make URLs that failed for one reason pending; *trap* also opens traps of their hosts."""
     action.expect("reason", "subject")
     cause = url_selection.parse_reason(action.get("reason", str))
@@ -156,7 +144,7 @@ class Renewal:
     """Makes URLs of the job *site* pending for *action*; its portions continue after a kill."""
 
     def __init__(self, site: JobTarget, action: Action) -> None:
-        self.progress = ActionProgress(site.kv, action.id)
+        self.progress = verb.ActionProgress(site.kv, action.id)
         self._site = site
         self._first = action.get("first", bool, False)
 
@@ -277,29 +265,29 @@ def _tag(text: str) -> str:
     raise argparse.ArgumentTypeError(f"{text!r}: expected a word of at most 100 characters")
 
 
-def _plan_add(call: Invocation) -> Question:
+def _plan_add(call: verb.Invocation) -> verb.Question:
     options = call.options
     sources = [
         f"{source} #tag={options.tag}" if options.tag else source for source in options.sources
     ]
     lines = url_lists.read_lines(sources, str(call.settings["USER_AGENT"]))
-    return Question({"first": options.first}, lines, words=("--dry-run",), by_owner=True)
+    return verb.Question({"first": options.first}, lines, words=("--dry-run",), by_owner=True)
 
 
-def _plan_refetch(call: Invocation) -> Question:
+def _plan_refetch(call: verb.Invocation) -> verb.Question:
     options = call.options
     arguments: dict[str, object] = {"first": options.first}
     words, source = ("--dry-run", *(("--first",) if options.first else ())), options.source
     if "://" not in source and os.path.isfile(source):
-        return Question(arguments, url_lists.read_lines([source], ""), words=words)
+        return verb.Question(arguments, url_lists.read_lines([source], ""), words=words)
     if "://" not in source and url_lists.is_file_name(source):
         raise ActionError(f"{source!r} is no URL, and there is no such file")
-    pattern = without_port(source)
+    pattern = verb.without_port(source)
     url_selection.parse_pattern(pattern)
-    return Question({**arguments, "pattern": pattern}, words=(*words, "--", source))
+    return verb.Question({**arguments, "pattern": pattern}, words=(*words, "--", source))
 
 
-def _count_refetch(call: Invocation, question: Question) -> Iterator[Row]:
+def _count_refetch(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
     first = call.options.first
     if question.lines is not None:
         yield url_selection.count_listed(call, question.lines, pending_too=first)
@@ -309,16 +297,16 @@ def _count_refetch(call: Invocation, question: Question) -> Iterator[Row]:
     yield url_selection.count_urls(call, subject, lambda url, _: wanted(url), pending_too=first)
 
 
-def _plan_retry(call: Invocation) -> Question:
+def _plan_retry(call: verb.Invocation) -> verb.Question:
     options = call.options
     arguments = {"reason": options.reason}
     if options.subject is not None:
         url_selection.parse_pattern(options.subject)
         arguments["subject"] = options.subject
-    return Question(arguments)
+    return verb.Question(arguments)
 
 
-def _count_retry(call: Invocation, question: Question) -> Iterator[Row]:
+def _count_retry(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
     options, reason = call.options, Event(call.options.reason)
     subject, within = None, None
     if options.subject is not None:
@@ -336,12 +324,12 @@ _PATTERNS = (
     "The delays hold as ever. Requests that a spider made itself cannot be made again."
 )
 VERBS = (
-    JobVerb(
+    verb.JobVerb(
         "add", "URLs, host names, or files of them, for the running or the next crawl",
         options=(
-            option("sources", metavar="URL|FILE", nargs="+"),
-            option("--first", action="store_true", help="before everything else of their hosts"),
-            option(
+            verb.option("sources", metavar="URL|FILE", nargs="+"),
+            verb.option("--first", action="store_true", help="before all else of their hosts"),
+            verb.option(
                 "--tag", metavar="NAME", type=_tag,
                 help="where the seeds come from, unless their lines say it",
             ),
@@ -361,11 +349,11 @@ VERBS = (
             "add hosts.txt.zst @https://example.org/more.txt.gz --tag spring -j crawls/news",
         ),
     ),
-    JobVerb(
+    verb.JobVerb(
         "refetch", "fetch URLs again that were fetched or failed",
         options=(
-            option("source", metavar="FILE|PATTERN"),
-            option(
+            verb.option("source", metavar="FILE|PATTERN"),
+            verb.option(
                 "--first", action="store_true",
                 help="before everything else of their hosts, those that are pending too",
             ),
@@ -380,16 +368,16 @@ VERBS = (
             "refetch 'https://example.com/news/*' --dry-run -j crawls/news",
         ),
     ),
-    JobVerb(
+    verb.JobVerb(
         "retry", "try URLs again that failed for one reason",
         options=(
-            option(
-                "subject", metavar="PATTERN", nargs="?", type=without_port,
+            verb.option(
+                "subject", metavar="PATTERN", nargs="?", type=verb.without_port,
                 help="of these hosts or URLs only",
             ),
-            option(
+            verb.option(
                 "--reason", required=True, metavar="REASON",
-                type=argument_type(lambda text: url_selection.parse_reason(text).value),
+                type=verb.argument_type(lambda text: url_selection.parse_reason(text).value),
                 help="why they failed: a reason of the outcome table, such as timeout",
             ),
         ),

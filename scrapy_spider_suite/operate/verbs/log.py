@@ -15,20 +15,8 @@ from typing import Any, Final
 
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.fetch import fetch_log
+from scrapy_spider_suite.operate import verb
 from scrapy_spider_suite.operate.actions import AuditLog
-from scrapy_spider_suite.operate.verb import (
-    LIMIT,
-    Found,
-    Invocation,
-    JobVerb,
-    Question,
-    Row,
-    argument_type,
-    as_number,
-    display_text,
-    option,
-    without_port,
-)
 from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.settings.values import duration
 from scrapy_spider_suite.store.job_directory import JobFile, JobHistory
@@ -81,7 +69,7 @@ def moment(text: str) -> float:
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()
 
 
-def _read_log(call: Invocation, question: Question) -> Iterator[str]:
+def _read_log(call: verb.Invocation, question: verb.Question) -> Iterator[str]:
     job = call.folder()
     file = JobFile.read(job)
     chosen = True if file is None else file.settings.get("fetch_log", True)
@@ -96,7 +84,7 @@ def _read_log(call: Invocation, question: Question) -> Iterator[str]:
             print(f"scrapy frontier: {path} is damaged and was read in part", file=sys.stderr)
 
 
-def _show_log(call: Invocation, found: Found) -> int:
+def _show_log(call: verb.Invocation, found: verb.Found) -> int:
     if found.one_job:
         lines: Iterable[tuple[str, str]] = ((line, "") for line in found.by_agent[""])
     else:  # a line begins with its time
@@ -114,26 +102,26 @@ def _show_log(call: Invocation, found: Found) -> int:
     return 0 if count else 1
 
 
-def _read_audit(call: Invocation, question: Question) -> Iterable[Row]:
+def _read_audit(call: verb.Invocation, question: verb.Question) -> Iterable[verb.Row]:
     options = call.options
     rows = (row for row in AuditLog(call.folder()).rows()
             if options.verb in (None, row.get("verb")))  # fmt: skip
     return deque(rows, maxlen=options.limit or sys.maxsize)
 
 
-def _show_audit(call: Invocation, found: Found) -> int:
+def _show_audit(call: verb.Invocation, found: verb.Found) -> int:
     limit = call.options.limit or sys.maxsize
-    rows: Iterable[Row] = found.rows()
+    rows: Iterable[verb.Row] = found.rows()
     if not found.one_job:
-        rows = sorted(rows, key=lambda row: as_number(row.get("done")))
+        rows = sorted(rows, key=lambda row: verb.as_number(row.get("done")))
     if call.json:
         call.table(deque(rows, limit), ())
         return 0
-    alike: dict[object, Row] = {}
+    alike: dict[object, verb.Row] = {}
     for number, row in enumerate(rows):
         key = number if found.one_job else (row.get("id"), row.get("ok"), row.get("said"))
         names = [*alike[key]["names"], row["agent"]] if key in alike else [row.get("agent", "")]
-        done, said = display_text("when", row.get("done")), str(row.get("said", ""))[:100]
+        done, said = verb.display_text("when", row.get("done")), str(row.get("said", ""))[:100]
         ok = "yes" if row.get("ok") else "no"
         alike[key] = {**row, "names": names, "done": done, "ok": ok, "said": said}
     table = ({**row, "agents": found.names(row["names"])} for row in deque(alike.values(), limit))
@@ -142,7 +130,7 @@ def _show_audit(call: Invocation, found: Found) -> int:
     return 0
 
 
-def _show_manifest(call: Invocation, found: Found) -> int:
+def _show_manifest(call: verb.Invocation, found: verb.Found) -> int:
     for number, row in enumerate(found.rows()):
         if call.json:
             print(json.dumps(row))
@@ -155,19 +143,21 @@ def _show_manifest(call: Invocation, found: Found) -> int:
     return 0
 
 
-def _print_manifest(call: Invocation, found: dict[str, Any]) -> None:
+def _print_manifest(call: verb.Invocation, found: dict[str, Any]) -> None:
     runs, last = found["runs"], found["runs"][-1] if found["runs"] else {}
     changed = [row for row in found["settings"] if "name" in row]
     call.facts({
         "job": found["job"], "spider": found["spider"],
-        "created": display_text("when", found["created"]),
+        "created": verb.display_text("when", found["created"]),
         "versions": [f"{name} {number}" for name, number in last.get("versions", {}).items()],
         "settings": last.get("settings"),
-        "changed": [f"{display_text('when', row['when'])}: {row['name']} "
+        "changed": [f"{verb.display_text('when', row['when'])}: {row['name']} "
                     f"{row['old']!r} -> {row['new']!r}"
                     for row in changed],
-        "filters": [f"{display_text('when', row['when'])}: {row['stage']}: {row['text'][:60]!r}"
-                    for row in found["filters"]],
+        "filters": [
+            f"{verb.display_text('when', row['when'])}: {row['stage']}: {row['text'][:60]!r}"
+            for row in found["filters"]
+        ],
         "seeds": [_manifest_seeds(row) for row in found["seeds"]],
         **found["counts"],
         "actions": len(found["actions"]),
@@ -176,7 +166,7 @@ def _print_manifest(call: Invocation, found: dict[str, Any]) -> None:
     call.table(runs, ("run", "agent", "begun", "ended", "reason"))
 
 
-def _manifest_seeds(row: Row) -> str:
+def _manifest_seeds(row: verb.Row) -> str:
     first = row.get("first", [])
     more = row.get("named", 0) - len(first)
     what = row.get("source") or ", ".join(first) + (f" and {more} more" if more else "")
@@ -184,14 +174,16 @@ def _manifest_seeds(row: Row) -> str:
 
 
 VERBS = (
-    JobVerb(
+    verb.JobVerb(
         "log", "what was fetched of a host or a URL, and when",
         options=(
-            option(
+            verb.option(
                 "target", metavar="HOST|URL",
-                type=argument_type(lambda text: fetch_log.FetchFilter.parse(without_port(text))),
+                type=verb.argument_type(
+                    lambda text: fetch_log.FetchFilter.parse(verb.without_port(text))
+                ),
             ),
-            option(
+            verb.option(
                 "--since", type=moment, default=0.0, metavar="TIME",
                 help="only fetches that ended since: 2h, 7d (ago), or a date, UTC",
             ),
@@ -209,14 +201,16 @@ VERBS = (
         ),
         exits={1: "nothing was found"},
     ),
-    JobVerb(
+    verb.JobVerb(
         "audit", "what was asked of the job, by whom and why, and what came of it",
-        options=(option("verb", metavar="VERB", nargs="?", help="only this verb's"), LIMIT),
+        options=(
+            verb.option("verb", metavar="VERB", nargs="?", help="only this verb's"), verb.LIMIT,
+        ),
         arguments="[VERB]", look=_read_audit, show=_show_audit,
         about="The last ones; --json has all of each, receipts too.",
         examples=("audit -j crawls/news --limit 50", "audit drop --json -j crawls/news"),
     ),
-    JobVerb(
+    verb.JobVerb(
         "manifest", "all of a crawl that is to be cited: versions, settings, filters, seeds, runs",
         look=lambda call, question: [read_manifest(call.folder())], show=_show_manifest,
         about=(

@@ -14,15 +14,7 @@ from typing import Final, NamedTuple
 from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
 from scrapy_spider_suite.analysis.link_stats import LinkStats, degree_counts
 from scrapy_spider_suite.crawl.seeds import bad_seed_lines
-from scrapy_spider_suite.operate.verb import (
-    ROWS,
-    Found,
-    Invocation,
-    JobVerb,
-    Question,
-    Row,
-    option,
-)
+from scrapy_spider_suite.operate import verb
 from scrapy_spider_suite.store.counters import FetchTotals, Table
 from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader
@@ -33,7 +25,7 @@ _DOMAIN_COLUMNS = ("domain", "hosts", "done", "failed", "pending", "attempts")
 _LINK_COLUMNS = ("pages", "links", "internal", "external", "in_links", "out_hosts", "in_hosts")
 
 
-def _seeds(reader: StoreReader) -> Iterator[Row]:
+def _seeds(reader: StoreReader) -> Iterator[verb.Row]:
     for seed in seeds(reader.store):
         state = seed.state
         yield {
@@ -47,7 +39,7 @@ def _seeds(reader: StoreReader) -> Iterator[Row]:
         }
 
 
-def _hosts(reader: StoreReader) -> Iterator[Row]:
+def _hosts(reader: StoreReader) -> Iterator[verb.Row]:
     for name, record in reader.store.records():
         yield {
             "host": name, "done": record.done, "failed": record.failed, "pending": record.pending,
@@ -55,7 +47,7 @@ def _hosts(reader: StoreReader) -> Iterator[Row]:
         }  # fmt: skip
 
 
-def _domains(reader: StoreReader) -> Iterator[Row]:
+def _domains(reader: StoreReader) -> Iterator[verb.Row]:
     """Hosts added up by registered domain, those with the most URLs done first."""
     totals: dict[str, Counter[str]] = {}
     for name, record in reader.store.records():
@@ -70,12 +62,12 @@ def _link_stats(reader: StoreReader) -> LinkStats:
     return LinkStats(reader.store.kv(LINKS))
 
 
-def _links(reader: StoreReader) -> Iterator[Row]:
+def _links(reader: StoreReader) -> Iterator[verb.Row]:
     for name, links in _link_stats(reader).hosts():
         yield {"host": name, **{column: getattr(links, column) for column in _LINK_COLUMNS}}
 
 
-def _degrees(reader: StoreReader) -> Iterator[Row]:
+def _degrees(reader: StoreReader) -> Iterator[verb.Row]:
     """How often each degree occurs, of pages (``out``, ``external``) and of hosts."""
     for name, counts in degree_counts(_link_stats(reader)).items():
         for degree, count in sorted(counts.items()):
@@ -83,7 +75,7 @@ def _degrees(reader: StoreReader) -> Iterator[Row]:
 
 
 def _tally(table: str, column: str) -> ReadRows:
-    def rows(reader: StoreReader) -> Iterator[Row]:
+    def rows(reader: StoreReader) -> Iterator[verb.Row]:
         found: Table = getattr(FetchTotals.load(reader.store), table)
         for key, (fetches, size, ms) in sorted(
             found.items(), key=lambda item: (-item[1][0], item[0])
@@ -100,12 +92,12 @@ def _counts(name: str, *columns: str) -> ReadRows:
     )
 
 
-def _sizes(reader: StoreReader) -> Iterator[Row]:
+def _sizes(reader: StoreReader) -> Iterator[verb.Row]:
     for power, number in _link_stats(reader).table("sizes"):
         yield {"below": 1 << int(power), "fetches": number}
 
 
-def _crawl(reader: StoreReader) -> Row:
+def _crawl(reader: StoreReader) -> verb.Row:
     """The crawl in figures, over all of its runs."""
     file = JobFile.require(reader.folder)
     counters, totals = reader.counters(), FetchTotals.load(reader.store)
@@ -124,7 +116,7 @@ def _crawl(reader: StoreReader) -> Row:
     }  # fmt: skip
 
 
-ReadRows = Callable[[StoreReader], Iterable[Row]]
+ReadRows = Callable[[StoreReader], Iterable[verb.Row]]
 
 
 class Report(NamedTuple):
@@ -174,7 +166,7 @@ REPORTS: Final = {
 }  # fmt: skip
 
 
-def _greatest(rows: Iterable[Row], report: Report, limit: int) -> list[Row]:
+def _greatest(rows: Iterable[verb.Row], report: Report, limit: int) -> list[verb.Row]:
     return heapq.nlargest(
         limit, rows, key=lambda row: tuple(row.get(column) or 0 for column in report.order)
     )
@@ -185,10 +177,10 @@ _LEAST, _MOST = ("begun",), ("seconds",)
 _WITHOUT = ("job", "agent")
 
 
-def _rows_of_agents(report: Report, rows: list[Row], limit: int) -> list[Row]:
+def _rows_of_agents(report: Report, rows: list[verb.Row], limit: int) -> list[verb.Row]:
     """The rows of several agents, added up; *limit* 0: all."""
     if report.keys:
-        groups: dict[tuple[str, ...], list[Row]] = {}
+        groups: dict[tuple[str, ...], list[verb.Row]] = {}
         for row in rows:
             groups.setdefault(tuple(str(row.get(key)) for key in report.keys), []).append(row)
         rows = [
@@ -200,9 +192,9 @@ def _rows_of_agents(report: Report, rows: list[Row], limit: int) -> list[Row]:
     return rows[: limit or None]
 
 
-def _added(rows: list[Row]) -> Row:
+def _added(rows: list[verb.Row]) -> verb.Row:
     """Add numbers up, weight means by fetches; keep the first of other values."""
-    found: Row = {}
+    found: verb.Row = {}
     for row in rows:
         for name, value in row.items():
             if name in _WITHOUT:
@@ -228,14 +220,14 @@ _OTHER_NAMES = {"responsecode": "statuses", "mimetype": "types", "crawl-summary"
 NAMES = ("crawl", *REPORTS, *_OTHER_NAMES)
 
 
-def _plan(call: Invocation) -> Question:
+def _plan(call: verb.Invocation) -> verb.Question:
     name, limit = call.options.name, call.options.limit
     # Agents send all rows that are added up: the sum is cut.
     cut = limit and (name == "crawl" or REPORTS[name].limit_first)
-    return Question(words=(name, "--limit", str(limit)) if cut else (name,))
+    return verb.Question(words=(name, "--limit", str(limit)) if cut else (name,))
 
 
-def _look(call: Invocation, question: Question) -> Iterator[Row]:
+def _look(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
     name, limit = call.options.name, call.options.limit
     with StoreReader(call.folder()) as reader:
         if name == "crawl":
@@ -248,9 +240,9 @@ def _look(call: Invocation, question: Question) -> Iterator[Row]:
             yield from islice(rows, limit or None)
 
 
-def _show(call: Invocation, found: Found) -> int:
+def _show(call: verb.Invocation, found: verb.Found) -> int:
     options = call.options
-    rows: Iterable[Row] = (row for each in found.by_agent.values() for row in each)
+    rows: Iterable[verb.Row] = (row for each in found.by_agent.values() for row in each)
     if options.name == "crawl":
         rows = list(rows)
         facts = rows[0] if found.one_job else {"agents": len(rows), **_added(rows)}
@@ -272,16 +264,16 @@ def _show(call: Invocation, found: Found) -> int:
 
 
 VERBS = (
-    JobVerb(
+    verb.JobVerb(
         "report", "the job as a table: crawl, seeds, hosts, statuses, types, domains, links",
         options=(
-            option(
+            verb.option(
                 "name", metavar="NAME", type=lambda name: _OTHER_NAMES.get(name, name),
                 choices=("crawl", *REPORTS), help=", ".join(NAMES),
             ),
-            option("--csv", action="store_true", help="print CSV with a line of names"),
-            option(
-                "--limit", type=ROWS, default=0, metavar="N",
+            verb.option("--csv", action="store_true", help="print CSV with a line of names"),
+            verb.option(
+                "--limit", type=verb.ROWS, default=0, metavar="N",
                 help="only so many rows, the greatest where they are counts (0: all)",
             ),
         ),

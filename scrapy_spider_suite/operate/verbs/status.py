@@ -14,21 +14,7 @@ from typing import Any
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.fetch.resolver import server_names
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
-from scrapy_spider_suite.operate import job_target, judge
-from scrapy_spider_suite.operate.verb import (
-    LIMIT,
-    SECONDS,
-    Found,
-    Invocation,
-    JobVerb,
-    Question,
-    Row,
-    add_up,
-    as_number,
-    display_text,
-    host_argument,
-    option,
-)
+from scrapy_spider_suite.operate import job_target, judge, verb
 from scrapy_spider_suite.runtime.text import printable
 from scrapy_spider_suite.store.host_queues import NEVER, RESIDENT
 from scrapy_spider_suite.store.job_reader import CrawlState, StoreReader, read_status, wait_reason
@@ -49,7 +35,7 @@ _SUMS = (
 """The values that can be added up."""
 
 
-def _read_status(call: Invocation, question: Question) -> Iterator[Row]:
+def _read_status(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
     if call.options.alive is not None:
         status = read_status(call.folder()) or {}
         silent = time.time() - float(status.get("when", 0))
@@ -68,7 +54,7 @@ def _read_status(call: Invocation, question: Question) -> Iterator[Row]:
     yield row
 
 
-def _show_status(call: Invocation, found: Found) -> int:
+def _show_status(call: verb.Invocation, found: verb.Found) -> int:
     if call.options.alive is not None:
         return 0 if all(row["alive"] for row in found.rows()) else 1
     if not found.one_job:
@@ -84,7 +70,7 @@ def _show_status(call: Invocation, found: Found) -> int:
     lines = {name: text for name, text in words.items() if text}
     lines |= {name: value for name, value in row.items() if name not in _IN_WORDS}
     for name, value in lines.items():
-        print(f"{name.replace('_', ' '):<12} {display_text(name, value)}")
+        print(f"{name.replace('_', ' '):<12} {verb.display_text(name, value)}")
     _print_outcomes(outcomes)
     return 0
 
@@ -94,10 +80,10 @@ def _print_outcomes(outcomes: Mapping[str, int]) -> None:
         print(f"  {printable(str(name)).replace('_', ' '):<20} {count}")
 
 
-def _show_agents(call: Invocation, found: Found) -> None:
+def _show_agents(call: verb.Invocation, found: verb.Found) -> None:
     rows = list(found.rows())
-    added = add_up({name: row[name] for name in _SUMS if name in row} for row in rows)
-    outcomes = add_up(row.get("outcomes", {}) for row in rows)
+    added = verb.add_up({name: row[name] for name in _SUMS if name in row} for row in rows)
+    outcomes = verb.add_up(row.get("outcomes", {}) for row in rows)
     now = time.time()
     waits = judge.wait_counts((wait for row in rows for wait in row.get("waits", ())), now)
     rows.append({"agent": None, "running": all(row.get("running") for row in rows), **added,
@@ -113,7 +99,7 @@ def pauses(reader: StoreReader, status: Mapping[str, Any]) -> list[str]:
     return job_target.pause_reasons(reader.store.kv("control"), known)
 
 
-def silent_servers(state: CrawlState, status: Mapping[str, Any]) -> Row:
+def silent_servers(state: CrawlState, status: Mapping[str, Any]) -> verb.Row:
     """The name servers of a running crawl, if none of them answers."""
     servers = status.get("silent_name_servers") if state.running else None
     return {} if servers is None else {"silent_name_servers": servers}
@@ -134,7 +120,7 @@ def crawl_in_words(
 
 
 def _state_in_words(state: CrawlState, status: Mapping[str, Any]) -> str:
-    heard = display_text("when", status.get("when", status.get("started")))
+    heard = verb.display_text("when", status.get("when", status.get("started")))
     if state is CrawlState.KILLED:
         return f"no: killed, last heard {heard}"
     if state is CrawlState.SILENT:
@@ -145,14 +131,14 @@ def _state_in_words(state: CrawlState, status: Mapping[str, Any]) -> str:
         return "no"
     code = status.get("exit_code")
     how = str(status.get("finish_reason")) + ("" if code is None else f", exit code {code}")
-    return f"no: ended {display_text('ended', status['ended'])} ({how})"
+    return f"no: ended {verb.display_text('ended', status['ended'])} ({how})"
 
 
 def _status_row(
     reader: StoreReader, state: CrawlState, status: Mapping[str, Any], now: float
-) -> Row:
+) -> verb.Row:
     counters = reader.counters()
-    row: Row = {
+    row: verb.Row = {
         "running": state.running, "state": state.value, "pauses": pauses(reader, status),
         "waits": judge.wait_rows(judge.waits_in_status(status), now),
         "pending": counters.pending, "done": counters.done,
@@ -186,7 +172,7 @@ def _status_row(
     return row | {name: status[name] for name in _TOLD if status.get(name) not in (None, {})}
 
 
-def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> Iterator[Row]:
+def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> Iterator[verb.Row]:
     """The rows of *hosts*, for ``hosts`` and ``why``."""
     now = time.time()
     running = reader.crawl_state(now).running
@@ -209,7 +195,7 @@ def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> I
         }  # fmt: skip
 
 
-def _read_hosts(call: Invocation, question: Question) -> Iterator[Row]:
+def _read_hosts(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
     limit = call.options.limit or sys.maxsize
     with StoreReader(call.folder()) as reader:
         column = attrgetter(call.options.sort)
@@ -217,16 +203,16 @@ def _read_hosts(call: Invocation, question: Question) -> Iterator[Row]:
         yield from host_rows(reader, first)
 
 
-def _show_hosts(call: Invocation, found: Found) -> int:
+def _show_hosts(call: verb.Invocation, found: verb.Found) -> int:
     options, rows = call.options, found.rows()
     if not found.one_job:
-        limit = options.limit or sys.maxsize
-        rows = iter(heapq.nlargest(limit, rows, key=lambda row: as_number(row.get(options.sort))))
+        limit, column = options.limit or sys.maxsize, options.sort
+        rows = iter(heapq.nlargest(limit, rows, key=lambda row: verb.as_number(row.get(column))))
     call.table(rows, found.columns("host", "pending", "done", "failed", "next_visit", "why"))
     return 0
 
 
-def _read_urls(call: Invocation, question: Question) -> Iterator[Row]:
+def _read_urls(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
     options = call.options
     with StoreReader(call.folder()) as reader:
         if reader.store.record(options.host) is None:
@@ -244,28 +230,28 @@ def _read_urls(call: Invocation, question: Question) -> Iterator[Row]:
             }  # fmt: skip
 
 
-def _show_urls(call: Invocation, found: Found) -> int:
+def _show_urls(call: verb.Invocation, found: verb.Found) -> int:
     rows = islice(found.rows(), call.options.limit or sys.maxsize)
     call.table(rows, found.columns("state", "reason", "status", "attempts", "tag", "url"))
     return 0
 
 
 VERBS = (
-    JobVerb(
+    verb.JobVerb(
         "status", "whether the crawl runs, why it waits, and the job in figures",
-        options=(option(
-            "--alive", type=SECONDS, metavar="S",
+        options=(verb.option(
+            "--alive", type=verb.SECONDS, metavar="S",
             help="print nothing; exit code 1 unless a crawl used the job in the last S seconds",
         ),),
         look=_read_status, show=_show_status,
         examples=("status -j crawls/news", "status --alive 1800 -j crawls/news"),
         exits={1: "with --alive: no crawl uses the job, or it stands still"},
     ),
-    JobVerb(
+    verb.JobVerb(
         "hosts", "hosts, those with the longest queues first: length, next visit, why it waits",
         options=(
-            LIMIT,
-            option(
+            verb.LIMIT,
+            verb.option(
                 "--sort", choices=("pending", "failed"), default="pending",
                 help="the column whose greatest numbers come first (pending)",
             ),
@@ -273,14 +259,14 @@ VERBS = (
         look=_read_hosts, show=_show_hosts,
         examples=("hosts -j crawls/news --limit 50", "hosts -j crawls/news --sort failed"),
     ),
-    JobVerb(
+    verb.JobVerb(
         "urls", "the URLs of a host, their states and reasons",
         options=(
-            option("host", metavar="HOST", type=host_argument),
-            option(
+            verb.option("host", metavar="HOST", type=verb.host_argument),
+            verb.option(
                 "--state", choices=["pending", "done", "failed"], help="only those in this state"
             ),
-            LIMIT,
+            verb.LIMIT,
         ),
         arguments="HOST", look=_read_urls, show=_show_urls, of_one_host=True,
         examples=("urls example.com --state failed -j crawls/news --json",),

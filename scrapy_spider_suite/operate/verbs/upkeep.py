@@ -16,21 +16,10 @@ from threading import Thread
 from typing import Any, Final
 
 from scrapy_spider_suite.errors import ActionError, JobError, StoreWriteError
+from scrapy_spider_suite.operate import verb
 from scrapy_spider_suite.operate.actions import Action, ActionFolder, new_id, whoami
 from scrapy_spider_suite.operate.job_target import JobTarget
 from scrapy_spider_suite.operate.terms import CrawlTerms
-from scrapy_spider_suite.operate.verb import (
-    PORTION,
-    WAITING,
-    AskJob,
-    Found,
-    Invocation,
-    JobVerb,
-    Question,
-    Work,
-    display_text,
-    option,
-)
 from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.seen.sieve import Sieve
 from scrapy_spider_suite.seen.sorted_set import SetManifest
@@ -44,7 +33,7 @@ _OF_CRAWL: Final = (f"{FOLDER}/{ARCHIVE_FOLDER}", f"{FOLDER}/{SIEVE_FOLDER}")
 _OF_DUPEFILTERS: Final = ("seen-trie", "seen-sieve")
 
 
-def _look(call: Invocation, question: Question) -> Iterator[Any]:
+def _look(call: verb.Invocation, question: verb.Question) -> Iterator[Any]:
     """A line for each fault; a row for each one that was mended."""
     job, repair = Path(str(call.jobdir)), bool(call.options.repair)
     is_job = JobFile.read(job / FOLDER) is not None
@@ -83,7 +72,7 @@ def _check_store(folder: Path, *, repair: bool) -> Iterator[Any]:
         yield {"repaired": f"{text}. done: {remedy}"} if repair else text
 
 
-def _show(call: Invocation, found: Found) -> int:
+def _show(call: verb.Invocation, found: verb.Found) -> int:
     wrong = repaired = 0
     for name, lines in found.by_agent.items():
         for line in lines:
@@ -102,7 +91,7 @@ def _show(call: Invocation, found: Found) -> int:
     return 1 if wrong else 0
 
 
-def snapshot(site: JobTarget, action: Action) -> Work:
+def snapshot(site: JobTarget, action: Action) -> verb.Work:
     """Copy the store as it is now; *target* is where it will be taken, for the audit log.
 
     If whoever asked has taken it back by the end, the copy is removed.
@@ -126,8 +115,8 @@ def snapshot(site: JobTarget, action: Action) -> Work:
         worker = Thread(target=copy, daemon=True)
         worker.start()
         while worker.is_alive():
-            worker.join(0.0 if site.running else PORTION)
-            yield WAITING
+            worker.join(0.0 if site.running else verb.PORTION)
+            yield verb.WAITING
 
     yield from while_locked(site.store.archive, while_locked(site.store.sieve, run_in_thread()))
     if failures:
@@ -141,7 +130,7 @@ class _NoAnswerError(JobError):
     """No copy of the store was made in time."""
 
 
-def _copied_store(call: Invocation, folder: Path, ask_job: AskJob) -> Path:
+def _copied_store(call: verb.Invocation, folder: Path, ask_job: verb.AskJob) -> Path:
     """Have the process that uses the job copy the store; return the copy. Raises `JobError`s."""
     options, id = call.options, new_id()
     actions = ActionFolder(folder)
@@ -161,7 +150,7 @@ def _copied_store(call: Invocation, folder: Path, ask_job: AskJob) -> Path:
     return actions.copy_path(id)
 
 
-def _run(call: Invocation, ask_job: AskJob) -> int:
+def _run(call: verb.Invocation, ask_job: verb.AskJob) -> int:
     folder, target = call.folder(), call.options.target
     check_target(folder.parent, target)  # before anything is asked of a crawl
     try:
@@ -174,7 +163,7 @@ def _run(call: Invocation, ask_job: AskJob) -> int:
     elsewhere = None if terms is None else terms.values.get("SUITE_FETCH_LOG")
     left_out = {"not_copied": f"the fetch log in {elsewhere}"} if isinstance(elsewhere, str) else {}
     call.facts({
-        "snapshot": str(target), "taken": display_text("when", time.time()), "job": copy.id,
+        "snapshot": str(target), "taken": verb.display_text("when", time.time()), "job": copy.id,
         "copy_of": copy.origin, "pending": counters.pending, "done": counters.done,
         "failed": counters.failed, **left_out,
     })  # fmt: skip
@@ -182,9 +171,9 @@ def _run(call: Invocation, ask_job: AskJob) -> int:
 
 
 VERBS = (
-    JobVerb(
+    verb.JobVerb(
         "check", "whether everything in the job agrees", look=_look, show=_show,
-        options=(option(
+        options=(verb.option(
             "--repair", action="store_true",
             help="mend damaged files of seen URLs; what they held counts as new",
         ),),
@@ -196,9 +185,9 @@ VERBS = (
         examples=("check -j crawls/news", "check --repair -j crawls/news"),
         exits={1: "something is wrong"},
     ),
-    JobVerb(
+    verb.JobVerb(
         "snapshot", "copy the job as it is now, while it is crawled too",
-        options=(option("target", metavar="DIR", type=Path),), arguments="DIR", apply=snapshot,
+        options=(verb.option("target", metavar="DIR", type=Path),), arguments="DIR", apply=snapshot,
         run_with=_run,
         not_remote="run it on the machine of each agent, with -j DIR",
         about=(

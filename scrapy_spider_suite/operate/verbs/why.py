@@ -21,7 +21,7 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_ke
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.policy import waits_for_rule
 from scrapy_spider_suite.frontier.robots_rules import origin_of
-from scrapy_spider_suite.operate import judge
+from scrapy_spider_suite.operate import judge, verb
 from scrapy_spider_suite.operate.terms import (
     CrawlTerms,
     normalizer_for_reading,
@@ -29,17 +29,6 @@ from scrapy_spider_suite.operate.terms import (
     terms_of_spider,
 )
 from scrapy_spider_suite.operate.url_selection import SPIDERS_OWN
-from scrapy_spider_suite.operate.verb import (
-    COUNT,
-    Found,
-    Invocation,
-    JobVerb,
-    Question,
-    Row,
-    display_text,
-    host_argument,
-    option,
-)
 from scrapy_spider_suite.operate.verbs.status import (
     crawl_in_words,
     host_rows,
@@ -61,7 +50,7 @@ _BEFORE = 600.0  # seconds before the last change of a URL's state in which its 
 _SHOWN = 3
 
 
-def _next_visit(terms: CrawlTerms, plan: RevisitPlan, wall: float) -> Row:
+def _next_visit(terms: CrawlTerms, plan: RevisitPlan, wall: float) -> verb.Row:
     """When the page of *plan* is visited again, and the facts of its last visit."""
     if terms.settings.revisit == "off":
         where = terms.where("SUITE_REVISIT")
@@ -91,7 +80,7 @@ def _why_then(terms: CrawlTerms, plan: RevisitPlan) -> str:
 
 
 def _date(when: float) -> str:
-    return display_text("when", when)
+    return verb.display_text("when", when)
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +159,7 @@ def _came_from(known: Trace, fetch: fetch_log.FetchLine | None) -> str:
     return f"a seed, tag {known.tag}" if known.tag else "a seed"
 
 
-def _read_why(call: Invocation, question: Question) -> Iterator[Row]:
+def _read_why(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
     subject: str | None = call.options.subject
     with StoreReader(call.folder()) as reader:
         if subject is None:
@@ -179,7 +168,7 @@ def _read_why(call: Invocation, question: Question) -> Iterator[Row]:
             yield (_of_url if "://" in subject else _of_host)(call, reader, subject)
 
 
-def _show_why(call: Invocation, found: Found) -> int:
+def _show_why(call: verb.Invocation, found: verb.Found) -> int:
     # All agents judge an unknown URL alike.
     rows, now = list(found.rows()), time.time()
     known = [row for row in rows if row.get("state") != "unknown"] or rows[:1]
@@ -192,7 +181,7 @@ def _show_why(call: Invocation, found: Found) -> int:
     return 0
 
 
-def _of_crawl(call: Invocation, reader: StoreReader) -> Row:
+def _of_crawl(call: verb.Invocation, reader: StoreReader) -> verb.Row:
     now = time.time()
     state, status = reader.crawl_state(now), reader.status() or {}
     paused = pauses(reader, status)
@@ -204,7 +193,7 @@ def _of_crawl(call: Invocation, reader: StoreReader) -> Row:
     return {name: words for name, words in lines.items() if words}
 
 
-def _of_host(call: Invocation, reader: StoreReader, name: str) -> Row:
+def _of_host(call: verb.Invocation, reader: StoreReader, name: str) -> verb.Row:
     record = reader.store.record(name)
     if record is None:
         raise JobError(f"the job has never met the host {name!r}")
@@ -229,7 +218,7 @@ def _of_host(call: Invocation, reader: StoreReader, name: str) -> Row:
     }  # fmt: skip
 
 
-def _of_url(call: Invocation, reader: StoreReader, url: str) -> Row:
+def _of_url(call: verb.Invocation, reader: StoreReader, url: str) -> verb.Row:
     terms = terms_of_job(call.settings, reader)
     plain = normalize(url)
     normalizer = normalizer_for_reading(terms, reader.store)
@@ -258,7 +247,7 @@ def _of_url(call: Invocation, reader: StoreReader, url: str) -> Row:
     if known is not None and known.state.when:  # else the whole log would have to be read
         fetch = _last_fetch(reader, normal, known.state.when - _BEFORE)
     judging = judge.UrlJudge(terms, reader, {host_of(normal): fetch.address} if fetch else {})
-    row: Row = {"url": url, "normal_form": normal, "host": host_of(normal)}
+    row: verb.Row = {"url": url, "normal_form": normal, "host": host_of(normal)}
     if normalizer.twins is not None and (twins := normalizer.twins.why(plain)):
         row["twins"] = twins
     if known is None:
@@ -269,7 +258,7 @@ def _of_url(call: Invocation, reader: StoreReader, url: str) -> Row:
     return row | {"rules_now": [str(each) for each in judging.findings(normal, depth)]}
 
 
-def _of_unknown(reader: StoreReader, judging: judge.UrlJudge, url: str) -> Row:
+def _of_unknown(reader: StoreReader, judging: judge.UrlJudge, url: str) -> verb.Row:
     findings = judging.findings(url)
     decided = judge.decisive(findings)
     unread, because = len(reader.unextracted), "the job has never come across it"
@@ -286,13 +275,13 @@ def _of_unknown(reader: StoreReader, judging: judge.UrlJudge, url: str) -> Row:
 def _of_known(
     reader: StoreReader, terms: CrawlTerms, judging: judge.UrlJudge, known: Trace,
     fetch: fetch_log.FetchLine | None,
-) -> Row:  # fmt: skip
+) -> verb.Row:  # fmt: skip
     state, event = known.state, known.state.event
     attempts = known.entry.attempts if known.entry is not None else state.attempts
     tries = f"{attempts}, and Scrapy's RetryMiddleware has its own"
     if not known.of_spider:
         tries = f"{attempts} of at most {terms.settings.retry_times + 1}"
-    row: Row = {
+    row: verb.Row = {
         "state": state.state.value, "reason": None if event is None else event.value,
         "because": _because(terms, event),
         "status": state.status or None, "since": _date(state.when) if state.when else None,
@@ -328,13 +317,13 @@ def _because(terms: CrawlTerms, event: Event | None) -> str:
     return event.outcome.meaning
 
 
-def _next_try(reader: StoreReader, judging: judge.UrlJudge, known: Trace) -> Row:
+def _next_try(reader: StoreReader, judging: judge.UrlJudge, known: Trace) -> verb.Row:
     now = time.time()
     host = host_of(known.url)
     record = reader.store.record(host) or HostRecord()
     if known.entry is None:
         why = "it is queued in another download_slot, whose queue is not looked for"
-        row: Row = {"ahead_of_it": None, "under_way": _under_way(reader, now)}
+        row: verb.Row = {"ahead_of_it": None, "under_way": _under_way(reader, now)}
         return row | {"next_try": "at its turn there", "why_then": why}
     findings = judging.at_its_turn(known.entry)
     waits = {each.rule: each for each in findings if each.judgement is judge.Judgement.WAIT}
@@ -378,7 +367,7 @@ def _under_way(reader: StoreReader, now: float) -> str:
 def _test_rows(
     depth: int, lines: Iterable[str], judging: judge.UrlJudge, reader: StoreReader | None,
     normal: Normal,
-) -> Iterator[Row]:  # fmt: skip
+) -> Iterator[verb.Row]:  # fmt: skip
     seeds = SeedLines("standard input", normal=normal)
     for line in lines:
         seed = seeds.read(line.encode())
@@ -396,21 +385,21 @@ def _test_rows(
             yield _test_row(seed.url, by.judgement.value, by.rule, by.why, by.where)
 
 
-def _test_row(url: str, judgement: str, rule: str, why: str, where: str) -> Row:
+def _test_row(url: str, judgement: str, rule: str, why: str, where: str) -> verb.Row:
     return {"judgement": judgement, "decided_by": rule, "why": why, "where": where, "url": url}
 
 
-def _plan_test(call: Invocation) -> Question:
+def _plan_test(call: verb.Invocation) -> verb.Question:
     options = call.options
     if options.spider is not None and call.redis is not None:
         raise UsageError("test: --spider goes by this project: leave -j out", print_help=False)
     lines: Iterable[str] = read_lines(options.source, "")
     if not options.source:
         lines = (line.decode("utf-8", "replace").rstrip("\r\n") for line in sys.stdin.buffer)
-    return Question(lines=lines, words=("--depth", str(options.depth)))
+    return verb.Question(lines=lines, words=("--depth", str(options.depth)))
 
 
-def _read_test(call: Invocation, question: Question) -> Iterator[Row]:
+def _read_test(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
     options, lines = call.options, question.lines or ()
     with ExitStack() as stack:
         reader = None
@@ -423,18 +412,18 @@ def _read_test(call: Invocation, question: Question) -> Iterator[Row]:
         yield from _test_rows(options.depth, lines, judge.UrlJudge(terms, reader), reader, normal)
 
 
-def _show_test(call: Invocation, found: Found) -> int:
+def _show_test(call: verb.Invocation, found: verb.Found) -> int:
     rows = list(found.rows())
     call.table(rows, found.columns("judgement", "decided_by", "why", "where", "url"))
     return 1 if any(row["judgement"] == "refuse" for row in rows) else 0
 
 
 VERBS = (
-    JobVerb(
+    verb.JobVerb(
         "why", "why the crawl or a host waits, what became of a URL, and what comes next",
-        options=(option(
+        options=(verb.option(
             "subject", metavar="HOST|URL", nargs="?",
-            type=lambda text: text if "://" in text else host_argument(text),
+            type=lambda text: text if "://" in text else verb.host_argument(text),
             help="a host with or without port, or a URL; the whole crawl if it is left out",
         ),),
         arguments="[HOST|URL]", look=_read_why, show=_show_why, of_one_host=True,
@@ -450,13 +439,13 @@ VERBS = (
             "why https://example.com/private/page -j crawls/news",
         ),
     ),
-    JobVerb(
+    verb.JobVerb(
         "test", "what would become of URLs if they were found now; nothing is fetched",
         options=(
-            option("source", metavar="FILE|URL", nargs="*", help="URLs, host names, files"),
-            option("--spider", metavar="NAME", help="by the terms of a spider of the project"),
-            option(
-                "--depth", type=COUNT, default=1, metavar="N",
+            verb.option("source", metavar="FILE|URL", nargs="*", help="URLs, host names, files"),
+            verb.option("--spider", metavar="NAME", help="by the terms of a spider of the project"),
+            verb.option(
+                "--depth", type=verb.COUNT, default=1, metavar="N",
                 help="links from a seed (1); 0: they are seeds, for which there is no scope",
             ),
         ),
