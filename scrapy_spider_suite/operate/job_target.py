@@ -128,9 +128,7 @@ class JobTarget:
         if terms is None:
             return Normalizer()
         try:
-            return make_normalizer(
-                terms.settings, self.store.kv(TWINS_TABLE), terms.domains
-            )
+            return make_normalizer(terms.settings, self.store.kv(TWINS_TABLE), terms.domains)
         except SettingsError as error:
             raise ActionError(str(error)) from None
 

@@ -219,9 +219,7 @@ class AgentAnswers:
     silent: dict[str, str] = field(default_factory=dict)
 
 
-def missing_agents(
-    overview: ClusterOverview, rows: Mapping[str, MemberRecord]
-) -> dict[str, str]:
+def missing_agents(overview: ClusterOverview, rows: Mapping[str, MemberRecord]) -> dict[str, str]:
     """The agents of *rows* that do not run, with the reason."""
     now = overview.now
     return {
@@ -246,17 +244,13 @@ async def ask(
     asked = [name for name in rows if call.kind == "act" or name not in gone]
     calls = dict.fromkeys(asked, call)
     if parts is not None:
-        calls = {
-            name: msgspec.structs.replace(call, pieces=parts[name].pieces) for name in asked
-        }
+        calls = {name: msgspec.structs.replace(call, pieces=parts[name].pieces) for name in asked}
     stands = bool(asked and call.stands)
     if stands:
         await sender.keep_standing(call)
     await sender.submit(calls)
     if parts is not None:
-        await asyncio.gather(
-            *(send(sender, call.id, name, parts[name], seconds) for name in asked)
-        )
+        await asyncio.gather(*(send(sender, call.id, name, parts[name], seconds) for name in asked))
     names = [name for name in asked if name not in gone]
     heard = await _wait(connection, call.id, names, seconds, gone)
     verb = find_verb(call.verb) if stands and not heard.silent else None
@@ -331,9 +325,7 @@ def run_on_agents(
     return _show(verb, call, heard) if looks else verb.say(call, merge_answers(heard))
 
 
-def _ask_at_rest(
-    jobs: Path, asked: AgentCall, question: Question, seconds: float
-) -> AgentAnswers:
+def _ask_at_rest(jobs: Path, asked: AgentCall, question: Question, seconds: float) -> AgentAnswers:
     if question.lines is not None:
         raise UsageError(
             f"the crawl in {jobs} does not run, and each URL is to go to the agent that has its "
