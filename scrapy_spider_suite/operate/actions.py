@@ -15,7 +15,7 @@ import time
 from collections.abc import Iterable, Iterator, Mapping
 from io import BufferedReader
 from pathlib import Path
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Self, TypeVar
 
 import msgspec
 
@@ -24,7 +24,6 @@ from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.settings.values import SECRETS, RedisUrl, Secret
 
 T = TypeVar("T")
-M = TypeVar("M", bound=msgspec.Struct)
 
 MAX_BYTES = 64 << 10  # bytes of the longest action or answer; a list of URLs is a file of its own
 LATEST = 253_402_300_799.0
@@ -32,7 +31,29 @@ LATEST = 253_402_300_799.0
 PlainValue = str | int | float | bool | None
 
 
-class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Message(msgspec.Struct, frozen=True):
+    """A line of JSON, of `MAX_BYTES` at most."""
+
+    def to_bytes(self) -> bytes:
+        """Raises `ActionError`: it is too long."""
+        fields = msgspec.structs.asdict(self)
+        data = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+        if len(data) > MAX_BYTES:
+            raise ActionError(f"the {type(self).__name__.lower()} is longer than {MAX_BYTES} bytes")
+        return data
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Decode untrusted bytes. Raises `ActionError`."""
+        if len(data) > MAX_BYTES:
+            raise ActionError(f"it is longer than {MAX_BYTES} bytes")
+        try:
+            return msgspec.json.decode(data, type=cls)
+        except (ValueError, RecursionError) as error:
+            raise ActionError(str(error)) from None
+
+
+class Action(_Message, frozen=True, forbid_unknown_fields=True):
     """A change of a job; *when* is in seconds since the epoch.
 
     *job* is the id in ``job.json``: an action in the folder of another job changes nothing.
@@ -46,15 +67,6 @@ class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     when: Annotated[float, msgspec.Meta(ge=0, le=LATEST)]
     why: str = ""
 
-    def to_bytes(self) -> bytes:
-        """Raises `ActionError`: it is too long."""
-        return _to_json(self, f"the action {self.verb}")
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Action:
-        """Decode untrusted bytes. Raises `ActionError`."""
-        return _from_json(data, cls)
-
     def get(self, name: str, kind: type[T], default: T | None = None) -> T:
         """The argument *name*. Raises `ActionError`: it is missing, or not of exactly *kind*."""
         value: Any = self.arguments.get(name, default)
@@ -66,12 +78,6 @@ class Action(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         found: T = value
         return found
 
-    def expect(self, *names: str) -> None:
-        """Raise `ActionError` if there are other arguments than *names*."""
-        unknown = set(self.arguments) - set(names)
-        if unknown:
-            raise ActionError(f"{self.verb} has no argument {min(unknown)!r}")
-
 
 _KINDS: dict[type, str] = {str: "text", float: "number", bool: "true or false", int: "number"}
 
@@ -79,39 +85,13 @@ _KINDS: dict[type, str] = {str: "text", float: "number", bool: "true or false", 
 FIRST = ""  # the job of an action that was left before the job began
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(_Message, frozen=True):
     """The result of an action: *said* in one line, and *facts* as plain values."""
 
     id: str
     ok: bool
     said: str
     facts: Mapping[str, Any] = {}
-
-    def to_bytes(self) -> bytes:
-        """Raises `ActionError`: it is too long."""
-        return _to_json(self, "the answer")
-
-    @classmethod
-    def from_bytes(cls, data: bytes) -> Answer:
-        """Decode untrusted bytes. Raises `ActionError`."""
-        return _from_json(data, cls)
-
-
-def _to_json(message: msgspec.Struct, what: str) -> bytes:
-    fields = msgspec.structs.asdict(message)
-    data = json.dumps(fields, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
-    if len(data) > MAX_BYTES:
-        raise ActionError(f"{what} is longer than {MAX_BYTES} bytes")
-    return data
-
-
-def _from_json(data: bytes, kind: type[M]) -> M:
-    if len(data) > MAX_BYTES:
-        raise ActionError(f"it is longer than {MAX_BYTES} bytes")
-    try:
-        return msgspec.json.decode(data, type=kind)
-    except (ValueError, RecursionError) as error:
-        raise ActionError(str(error)) from None
 
 
 class AuditLog:
@@ -201,14 +181,6 @@ class ActionFolder:
         taken.unlink(missing_ok=True)
         return Answer.from_bytes(data)
 
-    def withdraw(self, id: str) -> Answer | None:
-        """Remove the action *id*; return its answer, if it was answered meanwhile.
-
-        An action that was not begun is not carried out. A copy that was made for it is removed.
-        """
-        self.remove(id)
-        return self.pop_answer(id)
-
     def waiting(self) -> list[str]:
         """Return the ids of the actions without an answer, the oldest first."""
         try:
@@ -281,7 +253,6 @@ class ActionFolder:
 
 
 def _open_regular(path: Path) -> BufferedReader:
-    """Raises `OSError`, also for an untrusted file that is none."""
     # Do not wait for the other end of a pipe, or follow a link out of the job.
     number = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     if not stat.S_ISREG(os.fstat(number).st_mode):

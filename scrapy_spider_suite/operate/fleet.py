@@ -46,27 +46,23 @@ _SETTLED: Final = ("finished", "waiting", "drained")
 
 
 class _Agent:
-    """An agent, and its *process*; *before* is the status of its job before the start."""
+    """An agent: its *command*, which is *said* the words of the user, and its process."""
 
-    def __init__(
-        self, process: subprocess.Popen[bytes], folder: Path, before: dict[str, Any],
-        command: Sequence[str], said: bytes,
-    ) -> None:  # fmt: skip
-        self.process = process
+    process: subprocess.Popen[bytes]
+
+    def __init__(self, folder: Path, command: Sequence[str], said: bytes) -> None:
         self.command, self.said = command, said
-        self.status = before  # the newest of the job, of any process
+        self.status = read_status(folder) or {}  # the newest of the job, of any process
         self.own_status: dict[str, Any] = {}  # the last that this process wrote
         self.end_printed = False
         self.kill_printed = False
         self.restarts = Restarts()
-        self.restarts.began(time.monotonic())
         self._folder = folder
-        self._before = _writer(before)
         self._earlier = 0  # pages of its processes that were killed
         self._was_cut_short = False
 
-    def replaced(self, process: subprocess.Popen[bytes]) -> None:
-        """Note that *process* is started in place of one that was killed."""
+    def began(self, process: subprocess.Popen[bytes]) -> None:
+        """Note that *process* is started, perhaps in place of one that was killed."""
         self._earlier = self.fetched
         self._was_cut_short |= bool(self.own_status)
         self._before, self.own_status = _writer(self.status), {}
@@ -128,20 +124,19 @@ class Fleet:
         """Start the agent *name* with the input *said*, unless stopped. Raises `OSError`."""
         if self.stopping:
             return
-        job = self._folder / name / FOLDER
-        before = read_status(job) or {}
-        process = self._launch(name, command)
-        self._agents[name] = _Agent(process, job, before, command, said)
-        self._talk(process, said)
+        agent = _Agent(self._folder / name / FOLDER, command, said)
+        self._launch(name, agent)
 
-    def _launch(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+    def _launch(self, name: str, agent: _Agent) -> None:
         with (self._folder / f"{name}.log").open("ab") as log:
-            return self._start_process(command, stdin=subprocess.PIPE, stdout=log, stderr=log)
-
-    def _talk(self, process: subprocess.Popen[bytes], said: bytes) -> None:
+            process = self._start_process(
+                agent.command, stdin=subprocess.PIPE, stdout=log, stderr=log
+            )
+        agent.began(process)
+        self._agents[name] = agent
         if (pipe := process.stdin) is not None:
             with suppress(BrokenPipeError), pipe:  # it may have ended: its exit code says why
-                pipe.write(said)
+                pipe.write(agent.said)
         if self.stopping:
             process.terminate()  # all were to stop while it was being started
 
@@ -165,9 +160,7 @@ class Fleet:
             code = int(ExitCode.INTERRUPTED) if killed else code
             if killed and self._redis is not None and not self.stopping:
                 if agent.restarts.due(time.monotonic()):
-                    process = self._launch(name, agent.command)
-                    agent.replaced(process)
-                    self._talk(process, agent.said)
+                    self._launch(name, agent)
                 elif not agent.kill_printed:
                     agent.kill_printed = True
                     reason = f"{agent.reason()}; it is started again"

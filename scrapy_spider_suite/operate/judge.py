@@ -414,13 +414,6 @@ def display_duration(seconds: float) -> str:
     return f"{max(0.0, seconds):.0f} s"
 
 
-def waits_in_status(status: Mapping[str, Any]) -> list[WaitCount]:
-    return [
-        WaitCount(WaitReason(row["reason"]), row["hosts"], row["next_visit"])
-        for row in status.get("waits", ())
-    ]
-
-
 def wait_rows(counts: Iterable[WaitCount], wall: float) -> list[dict[str, Any]]:
     """*counts* as JSON for commands; ``next_visit`` is in seconds from *wall*, the time now."""
     return [
@@ -431,6 +424,10 @@ def wait_rows(counts: Iterable[WaitCount], wall: float) -> list[dict[str, Any]]:
         }
         for each in counts
     ]  # fmt: skip
+
+
+def waits_in_status(status: Mapping[str, Any]) -> list[WaitCount]:
+    return wait_counts(status.get("waits", ()), 0.0)
 
 
 def wait_counts(rows: Iterable[Mapping[str, Any]], wall: float) -> list[WaitCount]:

@@ -283,28 +283,22 @@ class JobVerb(Verb):
         return self.look is not None and (self.apply is None or options.dry_run)
 
 
-def argument_type(parse: Callable[[str], T]) -> Callable[[str], T]:
+def argument_type(parse: Callable[[str], T], allowed: str = "") -> Callable[[str], T]:
     """The type of an argument that *parse* reads: its errors become errors of the command line."""
 
     def read(text: str) -> T:
         try:
             return parse(text)
         except (ValueError, ActionError) as error:
-            raise argparse.ArgumentTypeError(str(error)) from None
+            why = f"{text!r}: expected {allowed}" if allowed else str(error)
+            raise argparse.ArgumentTypeError(why) from None
 
     return read
 
 
 def value_argument(kind: ValueType) -> Callable[[str], Any]:
     """The type of an argument that is written like a setting of this *kind*."""
-
-    def read(text: str) -> Any:
-        try:
-            return kind.parse(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r}: expected {kind.allowed}") from None
-
-    return read
+    return argument_type(kind.parse, kind.allowed)
 
 
 def option(*names: str, **settings: Any) -> Option:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Protocol
+from scrapy.http import Headers
 
 
 def counted(number: int, one: str, many: str = "") -> str:
@@ -12,13 +12,6 @@ def counted(number: int, one: str, many: str = "") -> str:
 
 def printable(text: str) -> str:
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
-
-
-class Headers(Protocol):
-    """Scrapy's ``Headers``, or an object like it."""
-
-    def get(self, key: str, /) -> bytes | None:
-        ...
 
 
 def field_text(headers: Headers, name: str) -> str:

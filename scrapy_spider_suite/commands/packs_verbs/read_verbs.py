@@ -13,18 +13,7 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.analysis.search import open_index, require
 from scrapy_spider_suite.analysis.search.index_process import IndexProcess
-from scrapy_spider_suite.commands.packs_verbs.options import (
-    CHOICE,
-    PATHS,
-    SAMPLE,
-    choice_of,
-    packs_of,
-    paths_of,
-    progress,
-    tell_absent,
-    tell_damage,
-    tell_left_out,
-)
+from scrapy_spider_suite.commands.packs_verbs import options as shared
 from scrapy_spider_suite.errors import PackError, SearchError
 from scrapy_spider_suite.operate import verb
 from scrapy_spider_suite.packs import pack_file
@@ -42,16 +31,16 @@ _COLUMNS = ("name", "pages", "bytes", "from", "to", "state")
 
 
 def _run_ls(call: verb.Invocation) -> int:
-    packs, choice = packs_of(call), choice_of(call.options)
+    packs, choice = shared.packs_of(call), shared.choice_of(call.options)
     if call.options.pages:
         for pack, entry in select(packs, choice):
             page = _page(pack, entry)
             line = (page["time"], page["status"] or "-", page["mime"] or "-", page["url"])
             print(json.dumps(page) if call.json else "\t".join(printable(str(x)) for x in line))
-        tell_absent(packs)
+        shared.tell_absent(packs)
         return 0
     files, away = packs.files(), packs.away()
-    with progress(len(files) + len(away), "packs") as move:
+    with shared.progress(len(files) + len(away), "packs") as move:
         rows = []
         for path, done in [*((path, None) for path in files), *away]:
             rows.append(_pack(path, choice, done))
@@ -101,7 +90,7 @@ def _at(text: str) -> datetime:
 
 
 def _get(call: verb.Invocation) -> int:
-    options, packs, page = call.options, packs_of(call), None
+    options, packs, page = call.options, shared.packs_of(call), None
     for url in dict.fromkeys((options.url, normalize(options.url))):
         page = page or (packs.get(url, options.at) if url else None)
     if page is None:
@@ -133,25 +122,26 @@ def _cat(call: verb.Invocation) -> int:
     if not call.options.path:
         raise UsageError("which packs? give PATHs", print_help=False)
     code = 0
-    packs = packs_of(call)
+    packs = shared.packs_of(call)
     files = packs.files()
-    with progress(sum(path.stat().st_size for path in files), "B") as move:
+    with shared.progress(sum(path.stat().st_size for path in files), "B") as move:
         for path in files:
             for part in pack_file.scan(path):
                 if not isinstance(part, Damage):
                     sys.stdout.buffer.write(part.data)
                 elif not (part.torn and path.name.endswith(pack_file.OPEN)):
-                    tell_damage(pack_file.closed_path(path), part.offset, part.length, part.why)
+                    closed = pack_file.closed_path(path)
+                    shared.tell_damage(closed, part.offset, part.length, part.why)
                     code = 1
                 move(part.length)
-    tell_absent(packs)
+    shared.tell_absent(packs)
     return code
 
 
 def _run_links(call: verb.Invocation) -> int:
-    packs = packs_of(call)
-    with progress(None, "pages") as move:
-        for page in pages(packs, choice_of(call.options)):
+    packs = shared.packs_of(call)
+    with shared.progress(None, "pages") as move:
+        for page in pages(packs, shared.choice_of(call.options)):
             for link in page.links:
                 if call.json:
                     time = page.record.get("WARC-Date")
@@ -160,7 +150,7 @@ def _run_links(call: verb.Invocation) -> int:
                     flag = "nofollow" if link.nofollow else "-"
                     print(page.url, link.url, link.kind, flag, sep="\t")
             move(1)
-    return tell_left_out(packs)
+    return shared.tell_left_out(packs)
 
 
 _TRIES: Final = 10  # processes that are started in a row; a page may end one
@@ -169,8 +159,8 @@ _WAIT: Final = 60.0  # seconds to wait for another process that writes
 
 def _search(call: verb.Invocation) -> int:
     options = call.options
-    found = open_index(*paths_of(call)).search(
-        options.query, selection=choice_of(options), languages=options.lang,
+    found = open_index(*shared.paths_of(call)).search(
+        options.query, selection=shared.choice_of(options), languages=options.lang,
         limit=options.limit or sys.maxsize,
     )  # fmt: skip
     before, after = ("\x1b[1m", "\x1b[0m") if sys.stdout.isatty() else ("**", "**")
@@ -199,10 +189,10 @@ def _row(hit: Hit) -> dict[str, Any]:
 def _index(call: verb.Invocation) -> int:
     require()
     code = 0
-    for folder in paths_of(call):
+    for folder in shared.paths_of(call):
         if not folder.is_dir():
             raise PackError(f"a folder of packs has an index, {folder} is none")
-    for folder in packs_of(call).paths:
+    for folder in shared.packs_of(call).paths:
         code = max(code, _Indexing(folder, rebuild=call.options.rebuild).run(call))
     return code
 
@@ -222,7 +212,7 @@ class _Indexing:
     def run(self, call: verb.Invocation) -> int:
         """Index all packs. Raises `SearchError`."""
         self._left = sum(path.stat().st_size for path in self._folder.iterdir() if is_pack(path))
-        with progress(self._left, "B") as self._move:
+        with shared.progress(self._left, "B") as self._move:
             for _ in range(_TRIES):
                 process = IndexProcess(self._folder, self._told, self._ended,
                                        rebuild=self._rebuild, wait=_WAIT)  # fmt: skip
@@ -246,7 +236,7 @@ class _Indexing:
             self._sums[name] += row[name]
         self._sums["damaged"] += len(row["damaged"])
         for pack, (offset, length, why, _) in row["damaged"]:
-            tell_damage(self._folder / pack, offset, length, why)
+            shared.tell_damage(self._folder / pack, offset, length, why)
         if row["rebuilt"]:
             self._rebuilt = row["rebuilt"]
             print(f"scrapy packs: {self._rebuilt}: the index is made anew", file=sys.stderr)
@@ -260,7 +250,11 @@ class _Indexing:
 VERBS = (
     verb.Verb(
         "ls", "packs, or with --pages the pages in them", _run_ls,
-        (PATHS, verb.option("--pages", action="store_true", help="list pages, not packs"), *CHOICE),
+        (
+            shared.PATHS,
+            verb.option("--pages", action="store_true", help="list pages, not packs"),
+            *shared.CHOICE,
+        ),
         "[PATH...]",
         about=(
             "Counts and times are of the selected pages, by the indexes: answers and revisits,\n"
@@ -278,7 +272,7 @@ VERBS = (
         "get", "a page as it came: its body, decompressed, on stdout", _get,
         (
             verb.option("url", metavar="URL"),
-            PATHS,
+            shared.PATHS,
             verb.option(
                 "--at", type=verb.argument_type(_at), metavar="TIME",
                 help="the version at this time: 2026-11-22 (its end), 2026-11-22T10:15 (UTC)",
@@ -301,7 +295,7 @@ VERBS = (
         exits={1: "the page is not in the packs"},
     ),
     verb.Verb(
-        "cat", "the WARC records of packs, decompressed", _cat, (PATHS,), "PATH...",
+        "cat", "the WARC records of packs, decompressed", _cat, (shared.PATHS,), "PATH...",
         about=(
             "Works for every format. Of a pack that is being written, prints the complete\n"
             "records. Damaged places are named on stderr and left out."
@@ -314,7 +308,7 @@ VERBS = (
     ),
     verb.Verb(
         "links", "the links of pages, as the crawl found them", _run_links,
-        (PATHS, *CHOICE, SAMPLE), "[PATH...]",
+        (shared.PATHS, *shared.CHOICE, shared.SAMPLE), "[PATH...]",
         about=(
             "A line for each link of each page: page, link, kind (a, area, frame, redirect,\n"
             "refresh, canonical, sitemap) and nofollow or -, separated by tabs. A page that was\n"
@@ -330,8 +324,8 @@ VERBS = (
         "search", "pages by their words, the best first", _search,
         (
             verb.option("query", metavar="QUERY"),
-            PATHS,
-            *CHOICE,
+            shared.PATHS,
+            *shared.CHOICE,
             verb.option(
                 "--lang", action="append", default=[], type=str.lower, metavar="CODE",
                 help="pages in this language (ISO 639-1: en, de, ja); may be given again",
@@ -353,7 +347,7 @@ VERBS = (
     ),
     verb.Verb(
         "index", "index the words of pages, for search", _index,
-        (PATHS, verb.option(
+        (shared.PATHS, verb.option(
             "--rebuild", action="store_true",
             help="make a new index of the packs here; the old index is used until it is complete",
         )),

@@ -18,17 +18,7 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.analysis import search
 from scrapy_spider_suite.analysis.search.index_place import verify_index
-from scrapy_spider_suite.commands.packs_verbs.options import (
-    CHOICE,
-    PATHS,
-    SAMPLE,
-    choice_of,
-    of_extra,
-    packs_of,
-    paths_of,
-    progress,
-    tell_left_out,
-)
+from scrapy_spider_suite.commands.packs_verbs import options as shared
 from scrapy_spider_suite.errors import PackError, PackUploadError
 from scrapy_spider_suite.operate import verb
 from scrapy_spider_suite.operate.actions import whoami
@@ -56,11 +46,11 @@ _WAIT: Final = 60.0  # seconds to wait for a job that cannot be written
 
 
 def _run_verify(call: verb.Invocation) -> int:
-    packs = packs_of(call)
+    packs = shared.packs_of(call)
     files = packs.files()
     sizes = {path: path.stat().st_size for path in files if path.exists()}
     found = 0
-    with progress(sum(sizes.values()), "B") as move:
+    with shared.progress(sum(sizes.values()), "B") as move:
         for path in files:
             try:
                 findings = list(verify_pack(path))
@@ -90,10 +80,10 @@ def _tell(call: verb.Invocation, findings: Iterable[PackFinding]) -> int:
 
 
 def _run_merge(call: verb.Invocation) -> int:
-    for folder in paths_of(call):
+    for folder in shared.paths_of(call):
         if not folder.is_dir():
             raise PackError(f"a folder has an index of its packs, {folder} is none")
-    for folder in packs_of(call).paths:
+    for folder in shared.packs_of(call).paths:
         made = repair_indexes(folder)
         call.facts({"folder": str(folder), "made": made, "files": merge_indexes(folder)})
     return 0
@@ -105,9 +95,10 @@ def _run_upload(call: verb.Invocation) -> int:
         raise UsageError("where to? give --to, or set SUITE_PACKS_UPLOAD", print_help=False)
     keep = settings.packs_keep if options.keep is None else options.keep
     target = UploadTarget(url)
-    packs = [pack for path in packs_of(call).paths for pack in _packs(path, target, keep=keep)]
+    paths = shared.packs_of(call).paths
+    packs = [pack for path in paths for pack in _packs(path, target, keep=keep)]
     failed = 0
-    with progress(sum(pack.stat().st_size for pack in packs), "B") as move:
+    with shared.progress(sum(pack.stat().st_size for pack in packs), "B") as move:
         for pack in packs:
             size = pack.stat().st_size
             try:
@@ -149,12 +140,12 @@ def _packs(path: Path, target: UploadTarget, *, keep: bool) -> list[Path]:
 
 def _run_redact(call: verb.Invocation) -> int:
     options = call.options
-    folders = paths_of(call)
+    folders = shared.paths_of(call)
     for folder in folders:
         if not folder.is_dir():
             raise PackError(f"a folder of packs is redacted as a whole: {folder}")
     if options.job is None and options.items is None:
-        packs_of(call)
+        shared.packs_of(call)
     subject = redaction.RedactionTarget(options.host or "", options.url or "", options.mentions)
     if options.job is not None and not options.host:
         raise UsageError("--job is for a host: `scrapy frontier drop` takes URLs", print_help=False)
@@ -183,7 +174,7 @@ def _redact_job(call: verb.Invocation) -> int:
 def _redact_items(call: verb.Invocation, subject: redaction.RedactionTarget) -> int:
     folder, dry = call.options.items, call.options.dry_run
     total = sum(path.stat().st_size for path in folder.iterdir() if is_item_pack(path))
-    with progress(total, "B") as move:
+    with shared.progress(total, "B") as move:
         receipt = redaction.redact_items(folder, subject, move, dry=dry)
     call.facts({"folder": str(folder), "done": not dry, **asdict(receipt)})
     return 4 if receipt.open and not dry else 0
@@ -191,7 +182,7 @@ def _redact_items(call: verb.Invocation, subject: redaction.RedactionTarget) -> 
 
 def _redact_folder(call: verb.Invocation, folder: Path, subject: redaction.RedactionTarget) -> int:
     total = sum(path.stat().st_size for path in folder.iterdir() if is_pack(path))
-    with progress(total, "B") as move:
+    with shared.progress(total, "B") as move:
         if call.options.dry_run:
             receipt = redaction.count_redaction(folder, subject, move)
         else:
@@ -202,7 +193,7 @@ def _redact_folder(call: verb.Invocation, folder: Path, subject: redaction.Redac
 
 
 _EXPORT_OPTIONS = (
-    PATHS,
+    shared.PATHS,
     verb.one_of(
         verb.option(
             "--warc-gz", type=Path, metavar="FILE|DIR",
@@ -222,27 +213,27 @@ _EXPORT_OPTIONS = (
         required=True,
     ),
     verb.option("--job", type=Path, metavar="DIR", help="with --wacz: add this job's manifest"),
-    *CHOICE,
-    SAMPLE,
+    *shared.CHOICE,
+    shared.SAMPLE,
 )  # fmt: skip
 
 
 def _run_export(call: verb.Invocation) -> int:
-    packs, choice = packs_of(call), choice_of(call.options)
-    with progress(sum(1 for _ in select(packs, choice)), "pages") as move:
+    packs, choice = shared.packs_of(call), shared.choice_of(call.options)
+    with shared.progress(sum(1 for _ in select(packs, choice)), "pages") as move:
         done = _export(call.options, packs, choice, move)
     for url, why in done.failed:
         print(f"{printable(url)}: {printable(why)}", file=sys.stderr)
     files = list(map(str, done.files))
     call.facts({"pages": done.pages, "files": files, "failed": len(done.failed)})
-    return 1 if tell_left_out(packs) or done.failed else 0
+    return 1 if shared.tell_left_out(packs) or done.failed else 0
 
 
 def _export(
     options: argparse.Namespace, packs: Packs, choice: Selection, move: Callable[[int], object]
 ) -> ExportResult:
     if options.parquet is not None:
-        table = of_extra("analysis.parquet", "parquet")
+        table = shared.of_extra("analysis.parquet", "parquet")
         done: ExportResult = table.export_parquet(packs, choice, options.parquet, move)
         return done
     if options.dir is not None:
@@ -260,7 +251,7 @@ def _export(
 
 _GRAPH_OPTIONS = (
     verb.option("folder", type=Path, metavar="DIR", help="a folder for the files"),
-    PATHS,
+    shared.PATHS,
     verb.one_of(
         verb.option("--hosts", dest="levels", action="store_const", const=("host",),
                default=("page", "host"), help="the graph of hosts alone"),
@@ -278,18 +269,18 @@ _GRAPH_OPTIONS = (
         "--memory", type=verb.value_argument(size(32 << 20)), default=512 << 20, metavar="SIZE",
         help="memory for sorting (512M); the rest is on disk",
     ),
-    *CHOICE,
+    *shared.CHOICE,
 )  # fmt: skip
 
 
 def _run_graph(call: verb.Invocation) -> int:
-    options, packs, choice = call.options, packs_of(call), choice_of(call.options)
-    graphs = of_extra("analysis.link_graph", "graph")
+    options, packs, choice = call.options, shared.packs_of(call), shared.choice_of(call.options)
+    graphs = shared.of_extra("analysis.link_graph", "graph")
     if not choice.mimes:
         choice = graphs.LinkingPages(**asdict(choice))
     options.folder.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=options.folder, prefix="making-") as scratch:
-        with progress(sum(1 for _ in select(packs, choice)), "pages") as move, \
+        with shared.progress(sum(1 for _ in select(packs, choice)), "pages") as move, \
                 graphs.GraphBuilder(Path(scratch), memory=options.memory) as builder:  # fmt: skip
             builder.add(graphs.page_records(packs, choice, move))
             graph = builder.finish()
@@ -302,7 +293,7 @@ def _run_graph(call: verb.Invocation) -> int:
         for name in names:
             os.replace(made / name, options.folder / name)
     call.facts({**sizes, "files": [str(options.folder / name) for name in names]})
-    return tell_left_out(packs)
+    return shared.tell_left_out(packs)
 
 
 def _write(graph: LinkGraph, folder: Path, level: Level, options: argparse.Namespace) -> None:
@@ -324,8 +315,8 @@ def _write(graph: LinkGraph, folder: Path, level: Level, options: argparse.Names
 
 VERBS = (
     verb.Verb(
-        "verify", "check packs and indexes: checksums, digests, places", _run_verify, (PATHS,),
-        "[PATH...]",
+        "verify", "check packs and indexes: checksums, digests, places", _run_verify,
+        (shared.PATHS,), "[PATH...]",
         about=(
             "Reads everything. Of packs that are being written, the complete records are checked,\n"
             "and not their indexes. A pack is missing if its index is there; a pack that was\n"
@@ -336,7 +327,7 @@ VERBS = (
     ),
     verb.Verb(
         "merge", "join the indexes of packs, so that pages are found faster", _run_merge,
-        (PATHS,), "[PATH...]",
+        (shared.PATHS,), "[PATH...]",
         about=(
             "A crawl does so when it closes packs; this is for packs that were brought together.\n"
             "Their own indexes stay; a missing or damaged index is made anew. Prints how many\n"
@@ -347,7 +338,7 @@ VERBS = (
     verb.Verb(
         "upload", "upload the packs that a crawl has not uploaded", _run_upload,
         (
-            PATHS,
+            shared.PATHS,
             verb.option(
                 "--to", metavar="URL",
                 help="a folder, as fsspec writes it (default: SUITE_PACKS_UPLOAD)",
@@ -377,7 +368,7 @@ VERBS = (
     verb.Verb(
         "redact", "remove a host or a URL from packs, with every byte", _run_redact,
         (
-            PATHS,
+            shared.PATHS,
             verb.one_of(
                 verb.option(
                     "--host", type=verb.host_argument, metavar="HOST",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import sys
 import time
 from collections import Counter
@@ -309,7 +308,7 @@ async def _adopt_job(call: Invocation) -> Row:
                 found = await adopt_directory(
                     site.frontier, site.store, shares, transport, folder / _HANDOVER / "adopted",
                     crawl=connection.overview.id, view=partial(_membership, connection),
-                    say=_report,
+                    say=partial(print, file=sys.stderr, flush=True),
                 )  # fmt: skip
             finally:
                 await transport.close()
@@ -367,8 +366,3 @@ async def _file_transport(
     secret = given.get("cluster_key")
     key = await connection.admin.secret() if secret is None else secret.text
     return TcpTransport("127.0.0.1", 0, key.encode(), folder / _HANDOVER / "in", rate)
-
-
-def _report(text: str) -> None:
-    logging.getLogger(__name__).info(text)
-    print(text, file=sys.stderr, flush=True)

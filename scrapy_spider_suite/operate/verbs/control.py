@@ -20,7 +20,6 @@ _ROWS = 50  # rows that are looked at in one portion
 
 def block(site: job_target.JobTarget, action: Action) -> verb.Result | verb.Work:
     """Block a subject, for a number of seconds or until `unblock`; *drop* fails pending URLs."""
-    action.expect("subject", "seconds", "drop")
     subject = url_selection.parse_subject(action.get("subject", str))
     seconds = action.get("seconds", float) if "seconds" in action.arguments else None
     if seconds is not None and not 0 < seconds < 1e10:
@@ -47,7 +46,6 @@ def block(site: job_target.JobTarget, action: Action) -> verb.Result | verb.Work
 
 def unblock(site: job_target.JobTarget, action: Action) -> verb.Result:
     """Let a subject be visited again."""
-    action.expect("subject")
     subject = url_selection.parse_subject(action.get("subject", str))
     kv = site.store.kv(job_target.BLOCKS)
     if kv.get(str(subject).encode()) is None:
@@ -135,7 +133,6 @@ def _show_blocks(call: verb.Invocation, found: verb.Found) -> int:
 
 def pause(site: job_target.JobTarget, action: Action) -> verb.Result:
     """Send nothing more; what is under way is fetched to its end."""
-    action.expect()
     before = job_target.paused_by(site.kv)
     if before:
         return f"it was paused already: {before}", {"paused": True, "changed": False}
@@ -145,7 +142,6 @@ def pause(site: job_target.JobTarget, action: Action) -> verb.Result:
 
 
 def resume(site: job_target.JobTarget, action: Action) -> verb.Result:
-    action.expect()
     if not job_target.paused_by(site.kv):
         return "it was not paused", {"paused": False, "changed": False}
     site.resume()
@@ -154,7 +150,6 @@ def resume(site: job_target.JobTarget, action: Action) -> verb.Result:
 
 def set_value(site: job_target.JobTarget, action: Action) -> verb.Result:
     """Change one setting."""
-    action.expect("name", "value")
     name = action.get("name", str)
     old, new = site.set(name, action.get("value", str))
     said = f"was {old} and is {new} until this crawl ends" if old != new else f"is {new} already"
@@ -163,7 +158,6 @@ def set_value(site: job_target.JobTarget, action: Action) -> verb.Result:
 
 def drain(site: job_target.JobTarget, action: Action) -> verb.Result:
     """Begin to hand over everything to the other agents."""
-    action.expect()
     site.drain()
     return "it hands over what it has, and ends then", {"draining": True}
 

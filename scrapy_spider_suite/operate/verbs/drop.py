@@ -40,7 +40,6 @@ _Portions = Generator[Any, None, None]
 
 def drop(site: job_target.JobTarget, action: Action) -> verb.Work:
     """Forget a host, or the URLs below a prefix."""
-    action.expect("subject")
     subject = _parse_droppable(action.get("subject", str))
     if site.store.archive is not None and site.store.archive.urls.damaged:
         raise ActionError(

@@ -42,7 +42,6 @@ Wanted = Callable[[str, UrlState], bool]
 
 def add(site: JobTarget, action: Action) -> verb.Work:
     """Make the URLs that came with *action* pending, unless they are known."""
-    action.expect("first")
     priority = FIRST if action.get("first", bool, False) else 0
     # No other agent was given the list: URLs of others are sent to them.
     schedule = seed_scheduler(site.frontier, site.now, priority, given=lambda: False)
@@ -74,7 +73,6 @@ def _bad_of(counts: SeedCounts, what: str) -> verb.Result:
 
 def refetch(site: JobTarget, action: Action) -> verb.Work:
     """Make URLs that are done or failed pending: those of a pattern, or those that came with it."""
-    action.expect("pattern", "first")
     renewal, also = Renewal(site, action), ""
     bad: dict[str, Any] = {}
     if "pattern" in action.arguments:
@@ -94,7 +92,6 @@ def refetch(site: JobTarget, action: Action) -> verb.Work:
 
 def retry(site: JobTarget, action: Action) -> verb.Work:
     """Make URLs that failed for one reason pending; *trap* also opens traps of their hosts."""
-    action.expect("reason", "subject")
     cause = url_selection.parse_reason(action.get("reason", str))
     subject, within = None, None
     if "subject" in action.arguments:

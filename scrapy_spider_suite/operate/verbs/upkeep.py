@@ -96,7 +96,6 @@ def snapshot(site: JobTarget, action: Action) -> verb.Work:
 
     If whoever asked has taken it back by the end, the copy is removed.
     """
-    action.expect("target")
     target = action.get("target", str)
     folder = ActionFolder(site.folder)
     path = folder.copy_path(action.id)
@@ -140,9 +139,11 @@ def _copied_store(call: verb.Invocation, folder: Path, ask_job: verb.AskJob) -> 
             who=options.who or whoami(), why=options.why, wait=options.wait, id=id,
         )  # fmt: skip
     except KeyboardInterrupt:
-        actions.withdraw(id)
+        actions.remove(id)
         raise
-    answer = answer or actions.withdraw(id)
+    if answer is None:
+        actions.remove(id)
+        answer = actions.pop_answer(id)  # it may have come meanwhile
     if answer is None:
         raise _NoAnswerError(f"no answer within {options.wait:g} s; it was taken back")
     if not answer.ok:
