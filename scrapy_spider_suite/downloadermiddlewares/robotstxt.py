@@ -83,10 +83,7 @@ class RobotsMiddleware:
         return cls(crawler)
 
     async def process_request(self, request: Request) -> None:
-        """Raise `RobotsForbidden` or `RobotsUnavailable` unless *request* is allowed.
-
-        Raises `SuiteError`, `CannotResolveHostError` as `RobotsService.fetch`.
-        """
+        """Raise `RobotsForbidden` or `RobotsUnavailable`, or as `RobotsService.fetch` does."""
         robots = self.service
         if request.meta.get("dont_obey_robotstxt") or not robots.obeys(request.url):
             return

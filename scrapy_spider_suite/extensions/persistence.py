@@ -37,11 +37,7 @@ SLICE = 0.02  # most seconds of work in one period, so that many jars do not hol
 
 
 class SavedCookies:
-    """Keeps cookie jars over a restart, in the job's store.
-
-    Changed jars of ``CookiesMiddleware`` or `HostCookiesMiddleware` are written every
-    `COOKIES_PERIOD` seconds and at the end, session cookies included.
-    """
+    """Keeps changed cookie jars, session cookies too, in the job's store: every few seconds."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler

@@ -54,10 +54,7 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 class Action(_Message, frozen=True, forbid_unknown_fields=True):
-    """A change of a job; *when* is in seconds since the epoch.
-
-    *job* is the id in ``job.json``: an action in the folder of another job changes nothing.
-    """
+    """A change of the job whose id is *job*, of no other; *when* is in seconds since the epoch."""
 
     id: str
     verb: str
@@ -101,10 +98,7 @@ class AuditLog:
         self.path = folder / "audit.jsonl"
 
     def append(self, rows: Iterable[tuple[Action, Answer]], wall: float, by: str) -> None:
-        """Write the answers to actions, all or none, durably. Raises `OSError`.
-
-        *by* says who carried them out (``process 123``).
-        """
+        """Write the answers, all or none, durably; *by*: ``process 123``. Raises `OSError`."""
         files.append_json_lines(self.path, *(
             {
                 "done": round(wall, 3), "by": by, "id": action.id, "who": action.who,
@@ -147,10 +141,7 @@ class ActionFolder:
         self.path = folder / _FOLDER
 
     def submit(self, action: Action, urls: Iterable[str] | None = None) -> int:
-        """Write *action* and the file of *urls*, if any; return the number of URLs.
-
-        Writes all or nothing. Raises `ActionError`, `OSError`.
-        """
+        """Write all or nothing; return the number of *urls*. Raises `ActionError`, `OSError`."""
         data = action.to_bytes()
         self.path.mkdir(exist_ok=True)
         count, payload, new = 0, self.urls_path(action.id), self._file(action.id, ".new")

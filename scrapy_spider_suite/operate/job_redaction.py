@@ -160,11 +160,7 @@ def count_traces(folder: Path, host: str) -> dict[str, int]:
 
 
 def redact_job(folder: Path, host: str, who: str, why: str, wait: float, ask: AskJob) -> JobReceipt:
-    """Remove *host*, or ``*.example.com``, from the job whose ``suite`` folder is *folder*.
-
-    The same call again resumes after a kill. Raises `JobError`s: a crawl uses the job, or it
-    cannot be written.
-    """
+    """Remove *host*, or ``*.example.com``; a second call resumes. Raises `JobError`s."""
     receipt, names = JobReceipt(), HostNames(host)
     with _job_at_rest(folder) as target:
         found = {name for name, _ in target.store.records() if names.matches(name)}
@@ -233,10 +229,7 @@ def _redact_store(target: JobTarget, names: HostNames, receipt: JobReceipt) -> N
 
 
 def _redact_referrers(target: JobTarget, names: HostNames) -> Iterator[None]:
-    """Remove such hosts as referrers, one with each step.
-
-    Rows are those of the moment of the call, so batches may be written meanwhile.
-    """
+    """Remove such hosts as referrers, one with each step; batches may be written meanwhile."""
     store = target.store
     for entry in store.all_rows():
         if names.matches_url(entry.referrer):

@@ -34,10 +34,7 @@ def parse_reason(text: str) -> Event:
 def parse_pattern(
     text: str, normalizer: Normal = normalize
 ) -> tuple[HostPattern, Callable[[str], bool]]:
-    """The hosts of *text*, and a test of URLs: a host, a domain, a URL, a URL with ``*``.
-
-    *normalizer* is the crawl's. Raises `ActionError`.
-    """
+    """The hosts of *text*, and a test of URLs in the crawl's form. Raises `ActionError`."""
     try:
         if "://" not in text:
             subject = HostPattern.parse(text)
@@ -67,8 +64,7 @@ def hosts_matching(
 ) -> Iterator[str | None]:
     """The known hosts of *subject*, after that of *progress*; None: a portion ends."""
     if subject.kind is PatternKind.DOMAIN:
-        belongs = host_filter(subject)
-        return walk_hosts(rework, progress, lambda name, _: belongs(name))
+        return walk_hosts(rework, progress, lambda name, _: subject.has_host(name))
     return iter([subject.host])
 
 
@@ -82,12 +78,6 @@ def walk_hosts(
                 yield name
             progress.host = name
         yield None
-
-
-def host_filter(subject: HostPattern) -> Callable[[str], bool]:
-    if subject.kind is PatternKind.DOMAIN:
-        return lambda name: name == subject.host or name.endswith(subject.text)
-    return lambda name: name == subject.host
 
 
 def parse_subject(text: str) -> HostPattern:
@@ -106,10 +96,7 @@ SPIDERS_OWN = (
 
 
 def find_seed(store: RocksStore, seed: Seed, normal: Normal) -> tuple[Entry, UrlState] | None:
-    """The entry of *seed* and its state: by the normal form, or as its server insists on it.
-
-    A seed whose scheme was guessed may be known with http.
-    """
+    """The entry of *seed* and its state; its server may spell it otherwise, or want http."""
     urls = [seed.url]
     if seed.guessed:
         urls.append(seed.url.replace("https:", "http:", 1))
@@ -184,10 +171,9 @@ def count_pending(call: Invocation, subject: HostPattern, *, blocked: bool = Fal
         raise AnswerIsNoError(f"{subject} is not blocked by itself")
     if subject.kind is PatternKind.RANGE:
         return {"dry_run": True, "urls": None, "why": "which hosts live there is not known"}
-    prefix = subject.text if subject.kind is PatternKind.PREFIX else ""
 
     def wanted(url: str, state: UrlState) -> bool:
-        return state.state is State.PENDING and url.startswith(prefix)
+        return state.state is State.PENDING and subject.has_url(url)
 
     return count_urls(call, subject, wanted, pending_too=True)
 
@@ -211,9 +197,8 @@ def _hosts_to_count(
     if subject is not None and subject.kind is not PatternKind.DOMAIN:
         yield subject.host
         return
-    belongs = host_filter(subject) if subject is not None else None
     for name, record in reader.store.records():
-        if (belongs is None or belongs(name)) and (record.failed or not failed_only):
+        if (subject is None or subject.has_host(name)) and (record.failed or not failed_only):
             yield name
 
 

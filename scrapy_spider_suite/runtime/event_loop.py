@@ -37,10 +37,7 @@ class TimeSlices:
         return self._clock() >= self._until
 
     async def yield_turn(self) -> None:
-        """Return at once within a slice; at its end when other work is idle, or had its share.
-
-        With no other work that is one turn of the loop, some 20 µs.
-        """
+        """Return at once within a slice; at its end when other work is idle, or had its share."""
         now = self._clock()
         if now < self._until:
             return
@@ -60,10 +57,7 @@ class TimeSlices:
 
 @asynccontextmanager
 async def quiet_turn(clock: Callable[[], float] = time.perf_counter) -> AsyncIterator[None]:
-    """A turn of the loop for work that is long and cannot be cut.
-
-    No slice falls in it, and the turn before it was short, unless none is for half a second.
-    """
+    """A turn for long work that cannot be cut: no slice is in it, and a short turn before it."""
     TimeSlices.withheld += 1
     try:
         await asyncio.sleep(0)  # in this turn a slice may have fallen already

@@ -1,7 +1,4 @@
-"""Files that are never seen half written, not even after a power failure; locks, temporary folders.
-
-Also files of JSON lines, which are only appended to.
-"""
+"""Files that are never seen half written, not even after a power failure; locks, JSON lines."""
 
 from __future__ import annotations
 
@@ -57,10 +54,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
-    """A file beside *path* to be written; it replaces *path*, durably, at the end.
-
-    Raises `OSError`. After any exception the new file is removed, and *path* is unchanged.
-    """
+    """A file to be written, which replaces *path*, durably, or is removed. Raises `OSError`."""
     new = path.with_name(f"{path.name}.new")
     try:
         yield new
@@ -116,10 +110,7 @@ def last_line(path: Path) -> str:
 
 
 def lock_file(file: int | IO[Any], *, wait: bool = False, shared: bool = False) -> bool:
-    """Lock *file* (flock) while it is open; return False if another process has it locked.
-
-    *wait*: until it is free. Raises `OSError`.
-    """
+    """Lock *file* while it is open; False if another process has it. Raises `OSError`."""
     try:
         flock(file, (LOCK_SH if shared else LOCK_EX) | (0 if wait else LOCK_NB))
     except BlockingIOError:
@@ -137,10 +128,7 @@ def store_errors(path: Path) -> Iterator[None]:
 
 
 def lock_folder(folder: Path) -> int:
-    """Lock the store in *folder* for this process, until the returned descriptor is closed.
-
-    Raises `JobInUseError`, `StoreWriteError`.
-    """
+    """Lock a store until the descriptor is closed. Raises `JobInUseError`, `StoreWriteError`."""
     with store_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)

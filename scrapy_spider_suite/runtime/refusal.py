@@ -71,10 +71,7 @@ ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
 
 def running_command() -> ScrapyCommand | None:
-    """The running Scrapy command, from the frames of the stack; None in a script.
-
-    It holds the exit code of its process, and Scrapy hands it to nobody.
-    """
+    """The running Scrapy command, which holds the exit code, from the stack; None in a script."""
     frame = sys._getframe()
     while frame is not None:
         name = {"execute": "cmd", "run": "self"}.get(frame.f_code.co_name)
@@ -85,13 +82,7 @@ def running_command() -> ScrapyCommand | None:
 
 
 def refuse(error: Exception) -> NoReturn:
-    """Log *error* and end the process; in a script, raise *error*.
-
-    Not for use within a Deferred under a command: see `refuse_crawl`.
-
-    Raises:
-        SystemExit: under a command, with the exit code for *error*.
-    """
+    """Log *error* and raise `SystemExit`, not within a Deferred; in a script, raise *error*."""
     if running_command() is None:
         raise error
     line = " ".join(str(error).split())
@@ -106,10 +97,7 @@ def refuse(error: Exception) -> NoReturn:
 
 
 def refuse_crawl(crawler: Crawler, error: Exception) -> None:
-    """`refuse`, before the settings of *crawler* are frozen; also within a Deferred.
-
-    Returns within a command's Deferred: the process ends when the crawl makes its scheduler.
-    """
+    """`refuse`, before the settings are frozen; within a Deferred when the scheduler is made."""
     if running_command() is None:
         raise error
     with suppress(RuntimeError):  # no loop runs

@@ -48,22 +48,11 @@ SUITE_EQUIVALENTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectSettings:
-    """Scrapy's settings that the suite's core needs, named as Scrapy names them.
-
-    Durations are seconds, sizes bytes; 0 means no limit where Scrapy says so.
-
-    Attributes:
-        concurrency_was_set: the project or the spider chose CONCURRENT_REQUESTS_PER_DOMAIN.
-        download_slots: slot name to its ``delay`` and ``concurrency``, where they are given.
-        retry_times: how often RetryMiddleware tries again, 0 if it is off.
-        robotstxt_user_agent: None stands for the request's own User-Agent.
-        log_level: a name such as INFO, or a number as text.
-        jobdir: the job directory, None without one.
-    """
+    """Scrapy's settings by Scrapy's names: seconds and bytes; 0 is no limit where Scrapy says so."""
 
     autothrottle_enabled: bool
     autothrottle_start_delay: float
-    concurrency_was_set: bool
+    concurrency_was_set: bool  # the project or the spider chose CONCURRENT_REQUESTS_PER_DOMAIN
     concurrent_requests: int
     concurrent_requests_per_domain: int
     concurrent_requests_per_ip: int
@@ -71,12 +60,12 @@ class ProjectSettings:
     dns_timeout: float
     download_delay: float
     download_maxsize: int
-    download_slots: Mapping[str, Mapping[str, Any]]
+    download_slots: Mapping[str, Mapping[str, Any]]  # ``delay`` and ``concurrency``, by name
     download_timeout: float
     jobdir: str | None
-    log_level: str
-    retry_times: int
-    robotstxt_user_agent: str | None
+    log_level: str  # a name such as INFO, or a number as text
+    retry_times: int  # 0 if RetryMiddleware is off
+    robotstxt_user_agent: str | None  # None: the request's own
     urllength_limit: int
     user_agent: str
 
@@ -94,10 +83,7 @@ class ProjectSettings:
     def from_settings(
         cls, settings: BaseSettings, spidercls: type[Spider] | Spider | None = None
     ) -> ProjectSettings:
-        """Read them for a crawl of *spidercls*, a spider class or spider.
-
-        Raises `SettingsError` for a value that Scrapy could not use either.
-        """
+        """Read them for a crawl of *spidercls*. Raises `SettingsError`: no use to Scrapy either."""
 
         def read(name: str, type_: v.ValueType) -> Any:
             raw = _raw(settings, spidercls, name)

@@ -21,10 +21,7 @@ _MOST = 1_000  # messages at once
 
 
 def redis_server(settings: BaseSettings) -> values.RedisUrl:
-    """Return the server in the settings of scrapy-redis; ``redis://localhost:6379`` by default.
-
-    Raises `SettingsError`: a URL cannot express them.
-    """
+    """The server in the settings. Raises `SettingsError`: a URL cannot express them."""
     params: dict[str, Any] = {
         name: value for name, value in settings.getdict("REDIS_PARAMS").items() if value is not None
     }
@@ -82,10 +79,7 @@ class PushedSeedsKey:
     def for_spider(
         cls, settings: BaseSettings, spider: Spider | type[Spider]
     ) -> PushedSeedsKey | None:
-        """Return the key of *spider*; None for a spider without a `redis_key`.
-
-        Raises `SettingsError`.
-        """
+        """The key of *spider*; None without a `redis_key`. Raises `SettingsError`."""
         if not hasattr(spider, "redis_key"):
             return None
         kind: Literal["list", "set", "zset"] = "list"

@@ -104,10 +104,7 @@ class SuiteSettings(SettingsTable):
         return replace(self, **values | {"profile": self.profile})
 
     def with_value(self, field: str, raw: object) -> SuiteSettings:
-        """Return these settings with another value for *field*. Raises `SettingsError`.
-
-        The text ``default`` stands for the default of the profile.
-        """
+        """Replace *field*; ``default`` stands for its default. Raises `SettingsError`."""
         if raw == "default":
             given = {each: getattr(self, each) for each in DECLARATIONS if each != field}
             value: Any = DECLARATIONS[field].default(self.profile, self.project, given)
@@ -122,10 +119,7 @@ class SuiteSettings(SettingsTable):
         return {name: plain_value(getattr(self, name)) for name in DECLARATIONS}
 
     def diff(self, stored: Mapping[str, object]) -> list[SettingChange]:
-        """Return what differs from *stored*, which :meth:`as_stored` gave when the job was begun.
-
-        A setting that is missing in *stored* is no difference.
-        """
+        """Return what differs from *stored* (`as_stored`); a name missing there does not."""
         return [
             SettingChange(setting_name(name), old, new, DECLARATIONS[name].kind)
             for name, new in self.as_stored().items()
@@ -133,10 +127,7 @@ class SuiteSettings(SettingsTable):
         ]
 
     def as_table(self) -> list[dict[str, Any]]:
-        """Return one row for each setting, in the order of declaration, with this crawl's value.
-
-        Values and defaults are text, as a user would write them.
-        """
+        """Return a row for each setting, in the order of declaration; values are text."""
         return [
             {
                 "name": setting_name(name),
@@ -225,10 +216,7 @@ _cache: WeakKeyDictionary[Crawler, SuiteSettings] = WeakKeyDictionary()
 
 
 def suite_settings(crawler: Crawler) -> SuiteSettings:
-    """Return the settings of *crawler*'s crawl, read once as soon as they can no longer change.
-
-    Raises `SettingsError`.
-    """
+    """The settings of a crawl, kept once they can no longer change. Raises `SettingsError`."""
     if crawler not in _cache:
         spider = crawler.spider or crawler.spidercls
         read = SuiteSettings.from_settings(crawler.settings, spider)

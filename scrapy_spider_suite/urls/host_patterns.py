@@ -98,6 +98,14 @@ class HostPattern(NamedTuple):
     def __str__(self) -> str:
         return self.text
 
+    def has_host(self, host: str) -> bool:
+        """Whether *host* is its host, or below its domain; not of ranges."""
+        return host == self.host or (self.kind is PatternKind.DOMAIN and host.endswith(self.text))
+
+    def has_url(self, url: str) -> bool:
+        """Whether *url*, which is on one of its hosts, begins with its prefix, if it is one."""
+        return self.kind is not PatternKind.PREFIX or url.startswith(self.text)
+
 
 class PatternTable(dict[HostPattern, V]):
     """A table of values by `HostPattern`; a look-up costs one of a dict for each label or length.

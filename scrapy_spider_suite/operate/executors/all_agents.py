@@ -138,10 +138,7 @@ FindAgent = Callable[[str, str], str]  # (host, URL) -> the agent that gets the 
 def agent_finder(
     overview: ClusterOverview, running: Mapping[str, MemberRecord], *, by_owner: bool
 ) -> FindAgent:
-    """Find the owner of a URL or, if not *by_owner*, its holder, which has the row.
-
-    Another agent of *running* stands in for an agent that is not among them.
-    """
+    """Find the owner of a URL, or its holder; a running agent stands in for one that is away."""
     assignment, known = assignment_in(overview), sorted(running)
     if by_owner:
         table = OwnerTable.of(assignment, overview.view.members)

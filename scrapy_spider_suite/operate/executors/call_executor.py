@@ -93,10 +93,7 @@ async def _look_in_helper(request: LookRequest, seconds: float) -> AgentReply:
 
 
 class CallExecutor:
-    """Carries out each call once, also after a kill, on the job with the ``suite`` folder *folder*.
-
-    *job* is the id in ``job.json``, *name* that of the agent.
-    """
+    """Carries out each call once, also after a kill; *job* is the id in ``job.json``."""
 
     def __init__(self, folder: Path, job: str, name: str) -> None:
         self._folder = folder
@@ -402,10 +399,7 @@ def make_call_service(agent: Agent) -> CallListener:
 
 
 def look_for(request: LookRequest) -> Iterator[str]:
-    """Look at the job of an agent by untrusted words: lines of JSON.
-
-    Raises `UsageError`: the look is not allowed through Redis.
-    """
+    """Look at a job by untrusted words: lines of JSON. Raises `UsageError`: it is not allowed."""
     verb = find_verb(request.verb)
     if verb is None or verb.look is None or verb.not_remote:
         raise UsageError(f"nobody looks at {request.verb[:80]!r} when asked through Redis")

@@ -383,10 +383,7 @@ def _ask_future_job(folder: Path, verb: str, who: str, why: str) -> None:
 
 
 def _carried_out(folder: Path, job: str, id: str, deadline: float) -> bool:
-    """Carry out the actions in *folder*; False: a crawl is using the job.
-
-    While nothing can be written, retry until *deadline* or the answer to *id*.
-    """
+    """Carry out the actions in *folder*, until *deadline* if it is full; False: a crawl has it."""
     with job_at_rest(folder) as target:
         if target is None:
             return False

@@ -73,7 +73,7 @@ def _drop(
         while entries := rework.pending(host, after, _ROWS):
             after = entries[-1].key
             for entry in entries:
-                if subject.kind is not PatternKind.PREFIX or entry.url.startswith(subject.text):
+                if subject.has_url(entry.url):
                     progress.count("dropped", rework.fail(entry, Event.BARRED, site.now()))
             progress.save()
             yield

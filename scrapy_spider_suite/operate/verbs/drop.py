@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Iterator
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -55,11 +54,6 @@ def _parse_droppable(text: str) -> HostPattern:
     return subject
 
 
-def _is_below(subject: HostPattern, url: str) -> bool:
-    """Whether *subject*, a host or a prefix, has the *url* of its host."""
-    return subject.kind is not PatternKind.PREFIX or url.startswith(subject.text)
-
-
 def _is_known(store: RocksStore, folder: Path, subject: HostPattern) -> bool:
     """Whether the job in *folder* met, blocks or has dropped *subject*; a drop may be repeated.
 
@@ -93,7 +87,7 @@ class HostDrop:
         self._subject = subject
         self._host = subject.host
         self._below = subject.kind is PatternKind.PREFIX
-        self._belongs = partial(_is_below, subject)
+        self._belongs = subject.has_url
         self._action = action
         self._progress = verb.ActionProgress(site.kv, action.id)
 
@@ -299,11 +293,11 @@ def _plan(call: verb.Invocation) -> verb.Question:
 def _count(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
     subject: HostPattern = call.options.subject
     with StoreReader(call.folder()) as reader:
-        found = (_is_below(subject, row.url) for row in reader.urls(subject.host))
+        found = (subject.has_url(row.url) for row in reader.urls(subject.host))
         if not _is_known(reader.store, reader.folder, subject) and not any(found):
             raise JobError(_words_of_unknown(reader.store, subject))
     yield url_selection.count_urls(
-        call, subject, lambda url, _: _is_below(subject, url), pending_too=True
+        call, subject, lambda url, _: subject.has_url(url), pending_too=True
     )
 
 

@@ -92,10 +92,7 @@ def _show(call: verb.Invocation, found: verb.Found) -> int:
 
 
 def snapshot(site: JobTarget, action: Action) -> verb.Work:
-    """Copy the store as it is now; *target* is where it will be taken, for the audit log.
-
-    If whoever asked has taken it back by the end, the copy is removed.
-    """
+    """Copy the store, to be taken to *target*; of an action that was taken back nothing stays."""
     target = action.get("target", str)
     folder = ActionFolder(site.folder)
     path = folder.copy_path(action.id)
