@@ -48,7 +48,7 @@ SUITE_EQUIVALENTS: Mapping[str, str] = {
 
 @dataclass(frozen=True, kw_only=True)
 class ProjectSettings:
-    """Scrapy's settings by Scrapy's names: seconds and bytes; 0 is no limit where Scrapy says so."""
+    """Settings by Scrapy's names, in seconds and bytes; 0 is no limit where Scrapy says so."""
 
     autothrottle_enabled: bool
     autothrottle_start_delay: float
