@@ -172,6 +172,11 @@ class ActionFolder:
         taken.unlink(missing_ok=True)
         return Answer.from_bytes(data)
 
+    def withdraw(self, id: str) -> Answer | None:
+        """Remove the action *id*; return its answer, if it was answered meanwhile."""
+        self.remove(id)
+        return self.pop_answer(id)
+
     def waiting(self) -> list[str]:
         """Return the ids of the actions without an answer, the oldest first."""
         try:

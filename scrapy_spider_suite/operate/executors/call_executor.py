@@ -15,9 +15,10 @@ import os
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import redirect_stderr
+from contextlib import redirect_stderr, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from subprocess import Popen
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
@@ -53,8 +54,10 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OUT: Final = 8 << 20  # most characters of the lines of an answer
-_LOOKS: Final = 2  # looks at a time: each reads as much of the disk as it can
+_MOST: Final = 2  # processes at a time: each reads as much of the disk as it can
 _CALM: Final = 5  # niceness of a process that looks: the crawl comes first
+_IDLE: Final = 60.0  # seconds after which an idle process ends
+_LINE: Final = 8 * OUT  # most characters of an encoded answer: each one may be escaped
 _SUFFIX: Final = "-call"  # ends the ids of actions that come from calls
 _KNOWN: Final = 1_000  # answers that are kept in memory: more calls are never under way
 _POLL: Final = 0.1
@@ -77,19 +80,56 @@ class LookRequest(msgspec.Struct, frozen=True):
     folder: str
 
 
-async def _look_in_helper(request: LookRequest, seconds: float) -> AgentReply:
-    """Have a helper process, which reads the job beside the crawl, answer *request*."""
-    process = await asyncio.to_thread(start_helper, __name__, talks=True, project=True)
-    try:
-        async with asyncio.timeout(max(1.0, seconds)):
-            words = msgspec.json.encode(request).decode()
-            answer, _ = await asyncio.to_thread(process.communicate, words)
-        return msgspec.json.decode(answer, type=AgentReply)
-    except (TimeoutError, OSError, ValueError):
+class LookProcesses:
+    """The helper processes of one agent, which read its job beside the crawl."""
+
+    def __init__(self) -> None:
+        self._places = asyncio.Semaphore(_MOST)
+        self._idle: dict[Popen[str], asyncio.TimerHandle] = {}
+
+    async def ask(self, request: LookRequest, seconds: float) -> AgentReply:
+        loop, seen = asyncio.get_running_loop(), None
+        async with self._places:
+            if self._idle:
+                process, end = self._idle.popitem()
+                end.cancel()
+            else:
+                process = await asyncio.to_thread(start_helper, __name__, talks=True, project=True)
+            kill = loop.call_later(max(1.0, seconds), process.kill)
+            try:
+                seen = await asyncio.to_thread(_talk, process, request)
+            finally:
+                kill.cancel()
+                if seen is None:
+                    _end_process(process)
+                else:
+                    self._idle[process] = loop.call_later(_IDLE, self._end_idle, process)
         said = "it took too long, or failed: nothing was found out"
-        return AgentReply(id=request.id, agent=request.agent, code=2, said=said)
-    finally:
-        process.kill()
+        return seen or AgentReply(id=request.id, agent=request.agent, code=2, said=said)
+
+    def _end_idle(self, process: Popen[str]) -> None:
+        self._idle.pop(process).cancel()
+        _end_process(process)
+
+    def close(self) -> None:
+        for process in list(self._idle):
+            self._end_idle(process)
+
+
+def _talk(process: Popen[str], request: LookRequest) -> AgentReply | None:
+    assert process.stdin is not None
+    assert process.stdout is not None
+    with suppress(OSError, ValueError):
+        process.stdin.write(f"{msgspec.json.encode(request).decode()}\n")
+        process.stdin.flush()
+        return msgspec.json.decode(process.stdout.readline(_LINE), type=AgentReply)
+    return None
+
+
+def _end_process(process: Popen[str]) -> None:
+    process.kill()
+    with suppress(OSError), process:  # a look that is under way in a thread finds its pipe closed
+        pass
 
 
 class CallExecutor:
@@ -103,7 +143,7 @@ class CallExecutor:
         self._done: dict[str, Answer] | None = None
         self._ids: set[str] = set()  # of all calls that were ever carried out here
         self._reading, self._submitting = asyncio.Lock(), asyncio.Lock()
-        self._looks = asyncio.Semaphore(_LOOKS)
+        self._processes = LookProcesses()
 
     def list_path(self, call: AgentCall) -> Path | None:
         """Return the path for the list of *call*; None: the list is complete already."""
@@ -185,11 +225,13 @@ class CallExecutor:
             str(self._folder),
         )  # fmt: skip
         try:
-            async with self._looks:
-                return await _look_in_helper(request, call.until - time.time())
+            return await self._processes.ask(request, call.until - time.time())
         finally:
             if place is not None:
                 place.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        self._processes.close()
 
 
 @dataclass(slots=True)
@@ -235,6 +277,7 @@ class CallListener:
             await retry_forever(self._poll, self._redis_lost, self._redis_back, "calls")
         finally:
             await cancel_tasks(self._standing, *self._tasks.values())
+            self._executor.close()
             await self._server.close()
 
     async def _poll(self) -> None:
@@ -434,7 +477,7 @@ def answer_look(request: LookRequest) -> AgentReply:
             print(error, file=err)
         except SystemExit:
             print("there is no help from here", file=err)
-        except Exception as error:  # whoever asked is to know
+        except Exception as error:  # the next one may be answered
             print(f"it failed: {error!r}", file=err)
     return AgentReply(
         id=request.id, agent=request.agent, code=code, said=err.getvalue()[-SAID:].strip(),
@@ -444,6 +487,8 @@ def answer_look(request: LookRequest) -> AgentReply:
 
 def main(arguments: list[str]) -> int:
     os.nice(_CALM)
-    request = msgspec.json.decode(sys.stdin.buffer.read(), type=LookRequest)
-    sys.stdout.buffer.write(msgspec.json.encode(answer_look(request)))
+    for line in sys.stdin.buffer:
+        request = msgspec.json.decode(line, type=LookRequest)
+        sys.stdout.buffer.write(msgspec.json.encode(answer_look(request)) + b"\n")
+        sys.stdout.buffer.flush()
     return 0

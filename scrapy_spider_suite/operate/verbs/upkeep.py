@@ -136,11 +136,9 @@ def _copied_store(call: verb.Invocation, folder: Path, ask_job: verb.AskJob) -> 
             who=options.who or whoami(), why=options.why, wait=options.wait, id=id,
         )  # fmt: skip
     except KeyboardInterrupt:
-        actions.remove(id)
+        actions.withdraw(id)
         raise
-    if answer is None:
-        actions.remove(id)
-        answer = actions.pop_answer(id)  # it may have come meanwhile
+    answer = answer or actions.withdraw(id)
     if answer is None:
         raise _NoAnswerError(f"no answer within {options.wait:g} s; it was taken back")
     if not answer.ok:
