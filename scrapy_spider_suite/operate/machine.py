@@ -103,10 +103,7 @@ _NUMBER = 4  # bytes of a number in a LIFO queue, big-endian
 
 
 def _queued_requests(folder: Path) -> Iterator[int]:
-    """Yield how many requests wait in each file of Scrapy's queue *folder*.
-
-    As Scrapy wrote it when it ended: after a kill the files give a smaller number, as to Scrapy.
-    """
+    """Yield the requests in each file of Scrapy's queue *folder*; after a kill too few."""
     for path in folder.rglob("*"):
         try:
             if path.name == _INFO:

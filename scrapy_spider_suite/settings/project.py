@@ -1,7 +1,4 @@
-"""Scrapy's own settings that the suite uses, read once and typed; they stay as they are.
-
-Also: whether a crawler crawls, and whether it may use the job directory.
-"""
+"""Scrapy's own settings that the suite uses, typed; whether a crawler crawls, or may use a job."""
 
 from __future__ import annotations
 

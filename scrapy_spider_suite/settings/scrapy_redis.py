@@ -1,7 +1,4 @@
-"""The settings of scrapy-redis: the server, and the key of pushed seeds.
-
-scrapy-redis need not be installed. `scrapy_spider_suite.addon` has its other settings.
-"""
+"""Settings of scrapy-redis, which need not be installed: the server, the key of pushed seeds."""
 
 from __future__ import annotations
 

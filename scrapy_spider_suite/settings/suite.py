@@ -1,7 +1,4 @@
-"""The settings of one crawl, read once from Scrapy's settings, complete and checked.
-
-`SettingsTable` declares them; no other module of the core reads ``SUITE_`` settings.
-"""
+"""The settings of one crawl, read once; no other module of the core reads ``SUITE_`` settings."""
 
 from __future__ import annotations
 

@@ -31,7 +31,6 @@ from scrapy_spider_suite.operate.actions import Action, ActionFolder, Answer, Au
 from scrapy_spider_suite.operate.executors.agent_calls import (
     ANSWER_KEPT,
     CALL_MAX,
-    KEPT,
     NUMBER,
     PIECE_MAX,
     SAID,
@@ -59,7 +58,6 @@ _CALM: Final = 5  # niceness of a process that looks: the crawl comes first
 _IDLE: Final = 60.0  # seconds after which an idle process ends
 _LINE: Final = 8 * OUT  # most characters of an encoded answer: each one may be escaped
 _SUFFIX: Final = "-call"  # ends the ids of actions that come from calls
-_KNOWN: Final = 1_000  # answers that are kept in memory: more calls are never under way
 _POLL: Final = 0.1
 LISTEN: Final = 1.0  # seconds between polls for calls
 STAND: Final = 60  # polls for calls per poll for standing calls
@@ -140,15 +138,14 @@ class CallExecutor:
         self._job = job
         self._name = name
         self._actions = ActionFolder(folder)
-        self._done: dict[str, Answer] | None = None
-        self._ids: set[str] = set()  # of all calls that were ever carried out here
+        self._ids: set[str] | None = None  # of all calls that were ever carried out here
         self._reading, self._submitting = asyncio.Lock(), asyncio.Lock()
         self._processes = LookProcesses()
 
     def list_path(self, call: AgentCall) -> Path | None:
         """Return the path for the list of *call*; None: the list is complete already."""
         id = f"{call.id}{_SUFFIX}"
-        if (call.kind == "act" and self._is_left(id)) or id in (self._done or ()):
+        if (call.kind == "act" and self._is_left(id)) or id in (self._ids or ()):
             return None
         self._actions.path.mkdir(exist_ok=True)
         return self._actions.urls_path(id)
@@ -157,9 +154,8 @@ class CallExecutor:
         return self._actions.is_pending(id) or self._actions.is_answered(id)
 
     async def is_new(self, call: AgentCall) -> bool:
-        await self._earlier()
         id = f"{call.id}{_SUFFIX}"
-        return id not in self._ids and not self._is_left(id)
+        return id not in await self._known_ids() and not self._is_left(id)
 
     async def carry_out(self, call: AgentCall) -> AgentReply:
         """Carry *call* out, unless that was done before. Raises `AgentCallError`."""
@@ -173,11 +169,9 @@ class CallExecutor:
 
     async def _act(self, call: AgentCall) -> Answer:
         id = f"{call.id}{_SUFFIX}"
-        done = await self._earlier()
-        if id in done:
-            return done[id]
+        ids = await self._known_ids()
         async with self._submitting:  # in the order in which they were asked
-            if not self._is_left(id):
+            if not (id in ids or self._is_left(id)):
                 who = f"{call.who} (Redis)"
                 action = Action(id, call.verb, call.arguments, self._job, who, call.when, call.why)
                 try:
@@ -186,37 +180,30 @@ class CallExecutor:
                 except ActionError as error:
                     raise AgentCallError(str(error)) from error
         while (answer := self._actions.pop_answer(id)) is None:
-            if not self._is_left(id):  # somebody has taken the answer: the log has it
-                self._done = None
-                if (known := (await self._earlier()).get(id)) is not None:
-                    return known
-                raise AgentCallError(f"{call.verb}: the action was taken back")
+            if not self._is_left(id):  # it was carried out before: the log has the answer
+                answer = await asyncio.to_thread(self._audited, id)
+                if answer is None:
+                    raise AgentCallError(f"{call.verb}: the action was taken back")
+                break
             await asyncio.sleep(_POLL)
-        done[id] = answer
-        self._ids.add(id)
-        if len(done) > _KNOWN:
-            del done[next(iter(done))]
+        ids.add(id)
         return answer
 
-    async def _earlier(self) -> dict[str, Answer]:
-        """The answers to calls that may come again, from the audit log."""
+    async def _known_ids(self) -> set[str]:
         async with self._reading:
-            if self._done is None:
-                rows = await asyncio.to_thread(self._audited)
-                self._ids.update(rows)
-                since = time.time() - 2 * KEPT
-                self._done = {id: answer for id, (done, answer) in rows.items() if done > since}
-        return self._done
+            if self._ids is None:
+                rows = AuditLog(self._folder).rows()
+                self._ids = await asyncio.to_thread(lambda: {row["id"] for row in rows})
+        return self._ids
 
-    def _audited(self) -> dict[str, tuple[float, Answer]]:
-        """The time and the answer of each call that was carried out, by its action's id."""
-        found = {}
+    def _audited(self, id: str) -> Answer | None:
+        """The answer to the action *id* in the audit log."""
         for row in AuditLog(self._folder).rows():
-            if row["id"].endswith(_SUFFIX):
+            if row["id"] == id:
                 # The log alone says that the drop of an unknown host was not ok: see `append`.
                 ok = row["ok"] or row["facts"].get("known") is False
-                found[row["id"]] = (row["done"], Answer(row["id"], ok, row["said"], row["facts"]))
-        return found
+                return Answer(id, ok, row["said"], row["facts"])
+        return None
 
     async def _look(self, call: AgentCall) -> AgentReply:
         place = self._actions.urls_path(f"{call.id}{_SUFFIX}") if call.pieces else None

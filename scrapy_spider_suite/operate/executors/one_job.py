@@ -1,7 +1,4 @@
-"""Has a verb done on one job: by its running crawl or, if no crawl uses it, by this process.
-
-`ActionRunner` carries actions out in portions, and answers once the result is durable.
-"""
+"""Has a verb done on one job: by its running crawl or, if no crawl uses it, by this process."""
 
 from __future__ import annotations
 
@@ -166,7 +163,7 @@ class _Task:
 
 
 class ActionRunner:
-    """Carries out *verbs* on *target*, the job with the id *job*."""
+    """Carries out *verbs* on *target*, in portions; answers once a result is durable."""
 
     def __init__(self, target: JobTarget, job: str, verbs: Mapping[str, Apply]) -> None:
         self._target = target

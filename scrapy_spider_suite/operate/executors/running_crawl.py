@@ -40,10 +40,7 @@ _FILTERS: Final = frozenset(FILTER_SETTINGS.values())  # settings by which the f
 
 
 def _store_terms(crawl: Crawl) -> None:
-    """Store the terms; retry private addresses that were refused by other terms before.
-
-    A kill between the two causes a second retry.
-    """
+    """Retry private addresses that other terms refused (twice after a kill); store the terms."""
     job, kept = crawl.job, CrawlTerms.load(crawl.store.kv("terms"))
     refused = crawl.frontier.counters.events.get(Event.PRIVATE_ADDRESS, 0)
     old, new = kept and kept.values.get(_PRIVATE), crawl.settings.allow_private_addresses

@@ -1,7 +1,4 @@
-"""``check`` and ``snapshot``: whether the files of a job agree, and a copy of them.
-
-The crawl links the tables of its store into the copy; the asker copies the rest.
-"""
+"""``check`` and ``snapshot``: whether the files of a job agree, and a copy of them."""
 
 from __future__ import annotations
 
