@@ -48,6 +48,7 @@ from scrapy_spider_suite.urls.url_lists import BadLine, SeedLines, read_lines
 _DAY = 86_400.0
 _BEFORE = 600.0  # seconds before the last change of a URL's state in which its fetch may have ended
 _SHOWN = 3
+_NO_SEED = "normal form"  # the rule that refuses a line of a list
 
 
 def _next_visit(terms: CrawlTerms, plan: RevisitPlan, wall: float) -> verb.Row:
@@ -373,7 +374,7 @@ def _test_rows(
         seed = seeds.read(line.encode())
         if isinstance(seed, BadLine):
             where = f"{seed.origin}:{seed.line}"
-            yield _test_row(seed.text, "refuse", "normal form", seed.why, where)
+            yield _test_row(seed.text, "refuse", _NO_SEED, seed.why, where)
         elif seed is not None:
             known = None if reader is None else trace(reader, seed.url, seed.url)
             if known is not None:
@@ -414,6 +415,9 @@ def _read_test(call: verb.Invocation, question: verb.Question) -> Iterator[verb.
 
 def _show_test(call: verb.Invocation, found: verb.Found) -> int:
     rows = list(found.rows())
+    for row in rows:
+        if "agent" in row and row["decided_by"] == _NO_SEED:
+            row["agent"] = None  # each would say so
     call.table(rows, found.columns("judgement", "decided_by", "why", "where", "url"))
     return 1 if any(row["judgement"] == "refuse" for row in rows) else 0
 
