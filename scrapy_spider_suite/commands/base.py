@@ -24,10 +24,18 @@ class Command(ScrapyCommand):
     """A command that reads and prints, with or without a project, and logs nothing."""
 
     name: ClassVar[str]  # what follows ``scrapy``
+    arguments: ClassVar[str]  # what follows the name, in the usage
+    summary: ClassVar[str]
     faults: ClassVar[tuple[type[Exception], ...]] = ()  # expected exceptions beside `SuiteError`
     requires_project = False
     requires_crawler_process = False
     default_settings: ClassVar[dict[str, Any]] = {"LOG_ENABLED": False}
+
+    def syntax(self) -> str:
+        return self.arguments
+
+    def short_desc(self) -> str:
+        return self.summary
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         super().add_options(parser)
@@ -70,6 +78,7 @@ def need_redis() -> None:
 class VerbCommand(Command):
     """A command of verbs; MODULES of *package* has their modules, ABOUT the end of the help."""
 
+    faults = (OSError,)
     package: ClassVar[str]
     unusable: ClassVar[str]  # the second meaning of exit code 2
 

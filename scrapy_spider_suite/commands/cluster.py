@@ -28,14 +28,9 @@ class Command(base.VerbCommand):
     """See ``scrapy cluster --help``."""
 
     name = "cluster"
+    arguments = "VERB [ARGUMENT...] [-j redis://HOST/0|DIR] [options]"
+    summary = "Start, look at and end the agents of a crawl of scrapy-spider-suite"
     unusable = "no such Redis, crawl or agent"
-    faults = (OSError,)
-
-    def syntax(self) -> str:
-        return "VERB [ARGUMENT...] [-j redis://HOST/0|DIR] [options]"
-
-    def short_desc(self) -> str:
-        return "Start, look at and end the agents of a crawl of scrapy-spider-suite"
 
     def add_common_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(
@@ -46,8 +41,7 @@ class Command(base.VerbCommand):
         super().add_common_options(parser)
 
     def names(self) -> Iterable[str]:
-        """See `VerbCommand`. Raises `UsageError`: there is no client for Redis."""
-        return list(self._verbs())
+        return self._verbs()
 
     def find(self, name: str) -> Verb | None:
         return self._verbs().get(name)

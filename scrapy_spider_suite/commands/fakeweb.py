@@ -11,17 +11,13 @@ class Command(base.Command):
     """Scrapy loads this at each start of any command, so everything else is imported late."""
 
     name = "fakeweb"
-
-    def short_desc(self) -> str:
-        return "Serve a local web of many hosts, for tests and experiments"
+    arguments = "[options]"
+    summary = "Serve a local web of many hosts, for tests and experiments"
 
     def long_desc(self) -> str:
         from scrapy_spider_suite.testing.cli import ABOUT
 
         return ABOUT
-
-    def syntax(self) -> str:
-        return "[options]"
 
     def add_options(self, parser: argparse.ArgumentParser) -> None:
         from scrapy_spider_suite.testing import cli

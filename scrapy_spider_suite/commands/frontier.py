@@ -18,15 +18,10 @@ class Command(base.VerbCommand):
     """See ``scrapy frontier --help``."""
 
     name = "frontier"
+    arguments = "VERB [ARGUMENT...] -j JOBDIR [options]"
+    summary = "Look at a job directory of scrapy-spider-suite, and act on it"
     package = "scrapy_spider_suite.operate.verbs"
     unusable = "an unusable job"
-    faults = (OSError,)
-
-    def syntax(self) -> str:
-        return "VERB [ARGUMENT...] -j JOBDIR [options]"
-
-    def short_desc(self) -> str:
-        return "Look at a job directory of scrapy-spider-suite, and act on it"
 
     def add_common_options(self, parser: argparse.ArgumentParser) -> None:
         parser.add_argument(

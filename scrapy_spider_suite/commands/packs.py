@@ -9,12 +9,7 @@ class Command(VerbCommand):
     """See ``scrapy packs --help``."""
 
     name = "packs"
+    arguments = "VERB [ARGUMENT...] [PATH...] [options]"
+    summary = "Look into packs of pages of scrapy-spider-suite, take pages out, remove some"
     package = "scrapy_spider_suite.commands.packs_verbs"
     unusable = "no packs"
-    faults = (OSError,)
-
-    def syntax(self) -> str:
-        return "VERB [ARGUMENT...] [PATH...] [options]"
-
-    def short_desc(self) -> str:
-        return "Look into packs of pages of scrapy-spider-suite, take pages out, remove some"
