@@ -150,15 +150,13 @@ class SettingsTable:
             "CONCURRENT_REQUESTS_PER_DOMAIN if the project sets it or there is no host delay, "
             "else 1", _host_concurrency,
         ),
-        FREE,
-        "Most requests to one host at the same time.",
+        FREE, "Most requests to one host at the same time.",
         broad=1,
     )
     ip_concurrency: int = live_setting(
         POLITENESS, v.integer(0, 1000, "requests"),
         Derived("0; 1 with SUITE_IP_DELAY", _ip_concurrency),
-        FREE,
-        "Most requests to one IP address at the same time; 0 is no limit.",
+        FREE, "Most requests to one IP address at the same time; 0 is no limit.",
         broad=1,
     )
     requests_per_visit: int = live_setting(

@@ -191,10 +191,10 @@ class CallExecutor:
 
     async def _known_ids(self) -> set[str]:
         async with self._reading:
-            if self._ids is None:
+            if (ids := self._ids) is None:
                 rows = AuditLog(self._folder).rows()
-                self._ids = await asyncio.to_thread(lambda: {row["id"] for row in rows})
-        return self._ids
+                ids = self._ids = await asyncio.to_thread(lambda: {row["id"] for row in rows})
+        return ids
 
     def _audited(self, id: str) -> Answer | None:
         """The answer to the action *id* in the audit log."""
