@@ -191,10 +191,11 @@ class CallExecutor:
 
     async def _known_ids(self) -> set[str]:
         async with self._reading:
-            if (ids := self._ids) is None:
+            if self._ids is None:
                 rows = AuditLog(self._folder).rows()
-                ids = self._ids = await asyncio.to_thread(lambda: {row["id"] for row in rows})
-        return ids
+                found = await asyncio.to_thread(lambda: {str(row["id"]) for row in rows})
+                self._ids = found
+            return self._ids
 
     def _audited(self, id: str) -> Answer | None:
         """The answer to the action *id* in the audit log."""
