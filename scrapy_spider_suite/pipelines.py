@@ -149,10 +149,6 @@ class IndexPipeline:
     """Has a process index the packs of SUITE_PACKS_DIR (SUITE_INDEX); restarts it when it ends.
 
     The process reads packs on disk: no page waits for it, and a restart loses nothing.
-
-    Stats: ``suite/index/pages``, ``suite/index/gone``, ``suite/index/skipped``,
-    ``suite/index/damaged``, ``suite/index/rebuilt``, ``suite/index/behind`` (bytes),
-    ``suite/index/restarts``.
     """
 
     def __init__(self, crawler: Crawler, folder: Path) -> None:

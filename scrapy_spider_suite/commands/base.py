@@ -1,7 +1,4 @@
-"""Options, errors and verbs of the commands.
-
-Scrapy loads this at each start of any command, so verbs are imported late.
-"""
+"""Options, errors and verbs of the commands; Scrapy always loads this, so verbs come late."""
 
 from __future__ import annotations
 

@@ -32,11 +32,7 @@ JarKey = tuple[Hashable, str]
 
 
 class HostCookiesMiddleware(CookiesMiddleware):
-    """Scrapy's cookies middleware with bounded jars; its settings and meta keys hold.
-
-    Stats: ``suite/cookies/dropped`` counts cookies beyond a domain's bounds,
-    ``suite/cookies/domains_forgotten`` domains beyond `max_hosts`.
-    """
+    """Scrapy's cookies middleware with bounded jars; its settings and meta keys hold."""
 
     max_bytes = 4096
     """Bytes of cookies that are kept of one domain."""

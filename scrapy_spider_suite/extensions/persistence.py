@@ -247,11 +247,7 @@ _UNREADABLE = b"state.unreadable"
 
 
 class SpiderState:
-    """Keeps ``spider.state`` over restarts, without pickle, in the job's store.
-
-    ``state`` may hold any value that requests may (`store.request_codec`). It is saved at the end
-    and, if changed, every `STATE_PERIOD` seconds.
-    """
+    """Keeps ``spider.state``, of values as requests may have, over restarts; without pickle."""
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler

@@ -261,15 +261,12 @@ def run_fleet(call: Invocation, kind: str, crawl: str | None) -> int:
 
 
 def _refuse_unknown_spider(call: Invocation, own: Mapping[str, Any], *, pushed: bool) -> None:
-    """Raise `UsageError` if the project has no such spider: else only the agents' logs say it.
-
-    Add-ons may say where spiders are, and check settings, so they get those of an agent, its *own*.
-    Not *pushed*: a spider whose seeds are pushed to a Redis (scrapy-redis) is refused, too.
-    """
+    """Raise `UsageError`: no such spider; not *pushed*: its seeds are pushed (scrapy-redis)."""
     if not inside_project():
         return
     settings, name = call.settings.copy(), call.options.spider
     redis = {"SUITE_REDIS_URL": call.jobdir} if own["SUITE_CLUSTER"] == "peers" else {}
+    # Add-ons may say where spiders are, and check settings: they get those of an agent.
     settings.setdict({**own, **redis}, "cmdline")
     AddonManager.load_pre_crawler_settings(settings)
     loader = get_spider_loader(settings)

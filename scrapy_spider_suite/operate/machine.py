@@ -244,17 +244,15 @@ def headroom(stored: int, memory: int) -> int:
 def shortage(
     folders: Iterable[tuple[Path, int]], least: int, *, is_short: bool = False
 ) -> Shortage | None:
-    """The first file system of *folders* without *least* bytes free.
+    """The first file system of *folders* without *least* bytes, and those beside its folders, free.
 
-    The bytes beside a folder, which it may need for a while, are needed in addition. If the crawl
-    *is_short* already, more is needed, so that it does not stop and go. Unreadable folders are
-    passed over: writing to them will fail with the reason.
+    If the crawl *is_short* already, more is needed, so that it does not stop and go.
     """
     systems: dict[int, Shortage] = {}
     for path, extra in folders:
         try:
             device, free = free_space(path)
-        except OSError:
+        except OSError:  # writing there will fail with the reason
             continue
         before = systems.get(device, Shortage(path, free, least))
         systems[device] = before._replace(needed=before.needed + extra)
@@ -302,7 +300,6 @@ class DiskGuard:
         self._failed(why)
 
     def _failed(self, why: str) -> None:
-        """Count how long writing has failed; stop the crawl in the end."""
         now = self._crawl.now()
         if self._failing_since is None or now - self._failed_at > _CALM:
             self._failing_since = now

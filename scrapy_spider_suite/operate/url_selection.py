@@ -179,7 +179,6 @@ def count_pending(call: Invocation, subject: HostPattern, *, blocked: bool = Fal
 
 
 def _seeds_in(lines: Iterable[str], bad: Row, normal: Normal) -> Iterator[Seed]:
-    """The seeds in *lines*; other lines are counted in *bad*."""
     read = SeedLines("", normal=normal)
     for line in lines:
         seed = read.read(line.encode())

@@ -138,11 +138,7 @@ _AHEAD = 4  # items that are made ahead
 
 
 async def iterate_in_thread(make: Callable[[], Iterator[T]]) -> AsyncGenerator[T]:
-    """Yield the items of the blocking iterator that *make* returns, run in a thread.
-
-    Raises its exceptions. To be closed (`contextlib.aclosing`). A thread that blocks for ever does
-    not keep the process from ending.
-    """
+    """Yield the items of a blocking iterator, run in a daemon thread; raises its errors."""
     loop = asyncio.get_running_loop()
     items: asyncio.Queue[tuple[bool, T | Exception | None]] = asyncio.Queue()
     room, stopped = threading.Semaphore(_AHEAD), threading.Event()

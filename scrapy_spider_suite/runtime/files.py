@@ -140,11 +140,7 @@ def lock_folder(folder: Path) -> int:
 
 
 class LockedFolder:
-    """A new temporary folder *path*, until `remove` or the end of the process. Raises `OSError`.
-
-    It holds a file in it locked: the next folder of the same *prefix* removes those with free
-    locks.
-    """
+    """A folder that the next of its *prefix* removes once its lock is free. Raises `OSError`."""
 
     def __init__(self, prefix: str) -> None:
         _sweep(Path(tempfile.gettempdir()), prefix)

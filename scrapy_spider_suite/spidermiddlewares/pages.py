@@ -139,8 +139,6 @@ class PageMiddleware:
     A page that SUITE_PARSE_FILTER refuses ends as in Scrapy's HttpErrorMiddleware: its errback gets
     `FilterRefused`. For a page that SUITE_STORE_FILTER refuses the callback runs, its requests are
     queued, and its items are dropped.
-
-    Stats: ``suite/filter/store/items``.
     """
 
     def __init__(self, crawler: Crawler) -> None:

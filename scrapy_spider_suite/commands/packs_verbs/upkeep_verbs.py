@@ -67,7 +67,6 @@ def _run_verify(call: verb.Invocation) -> int:
 
 
 def _tell(call: verb.Invocation, findings: Iterable[PackFinding]) -> int:
-    """Print *findings*; return their number."""
     count = 0
     for count, finding in enumerate(findings, 1):  # noqa: B007
         if call.json:

@@ -229,11 +229,7 @@ async def ask(
     connection: CrawlConnection, call: AgentCall, rows: Mapping[str, MemberRecord],
     seconds: float, parts: Mapping[str, AgentList] | None = None,
 ) -> AgentAnswers:  # fmt: skip
-    """Ask the agents *rows*, each with its part of a list if there are *parts*.
-
-    Does not wait for agents that are away: they carry out an act when they are back, within a day.
-    Raises `ClusterError`.
-    """
+    """Ask *rows*, each with its part of a list. Who is away acts later. Raises `ClusterError`."""
     gone, sender = missing_agents(connection.overview, rows), connection.sender
     if call.kind == "look":  # reading a list may have taken long
         now = time.time()
@@ -296,11 +292,7 @@ async def _wait(
 def run_on_agents(
     verb: JobVerb, call: Invocation, words: list[str], at_rest: Path | None = None
 ) -> int:
-    """Do *verb* on all agents of the crawl; return the exit code.
-
-    *words* follow the verb on the command line. *at_rest*: the agents do not run, and their job
-    directories lie there.
-    """
+    """Do *verb* on all agents, or on their jobs in the folder *at_rest*; return the exit code."""
     if verb.not_remote:
         raise UsageError(
             f"{verb.name} works on a job directory, not over Redis: {verb.not_remote}",
@@ -354,7 +346,6 @@ def _ask_at_rest(jobs: Path, asked: AgentCall, question: Question, seconds: floa
 async def _ask_all(
     call: Invocation, asked: AgentCall, question: Question, seconds: float
 ) -> AgentAnswers:
-    """Ask all agents; of a list each gets its own lines."""
     async with connect(call) as connection:
         overview = connection.overview
         rows = {

@@ -231,11 +231,7 @@ class ListenerCounters:
 
 
 class CallListener:
-    """Polls Redis for calls to *agent*, and for standing calls; *executor* carries them out.
-
-    Standing calls are carried out one by one; a failed one is tried again a minute later.
-    Raises `ValueError`: the URL or the crawl's name is invalid.
-    """
+    """Polls Redis for calls to *agent*; those that stand are tried until they are done."""
 
     def __init__(
         self, url: str, crawl: str, agent: str, executor: CallExecutor, *, pause: float = LISTEN

@@ -369,7 +369,6 @@ def ask_job(
 
 
 def _ask_future_job(folder: Path, verb: str, who: str, why: str) -> None:
-    """Have *verb* carried out first by the crawl that will begin a job in *folder*."""
     action = Action(new_id(urgent=True), verb, {}, FIRST, who, time.time(), why)
     try:
         folder.parent.mkdir(exist_ok=True)

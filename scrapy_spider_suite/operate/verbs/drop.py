@@ -168,7 +168,6 @@ class HostDrop:
             self._site.blocks_changed()
 
     def _forget_unread(self) -> _Portions:
-        """Forget stored pages whose links are to be read."""
         waiting = self._site.frontier.stored_links.waiting
         return self._count("unread", waiting.forget(self._host, self._belongs, _ROWS))
 

@@ -98,7 +98,6 @@ def _sizes(reader: StoreReader) -> Iterator[verb.Row]:
 
 
 def _crawl(reader: StoreReader) -> verb.Row:
-    """The crawl in figures, over all of its runs."""
     file = JobFile.require(reader.folder)
     counters, totals = reader.counters(), FetchTotals.load(reader.store)
     fetches, size, ms = totals.total()

@@ -52,7 +52,6 @@ _NO_SEED = "normal form"  # the rule that refuses a line of a list
 
 
 def _next_visit(terms: CrawlTerms, plan: RevisitPlan, wall: float) -> verb.Row:
-    """When the page of *plan* is visited again, and the facts of its last visit."""
     if terms.settings.revisit == "off":
         where = terms.where("SUITE_REVISIT")
         return {"next_try": "never", "why_then": f"pages are not fetched again ({where})"}
