@@ -53,7 +53,6 @@ class HostUserAgentMiddleware:
         return get_policy_file(self._crawler)  # a bad file has been refused by now
 
     def process_request(self, request: Request) -> None:
-        """Set or take back the User-Agent; set the From."""
         if self.mailbox:
             request.headers.setdefault(b"From", self.mailbox)
         name = self._policy_file.user_agent(request.url)

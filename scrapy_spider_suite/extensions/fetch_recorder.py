@@ -72,7 +72,6 @@ class FetchRecorder:
         return cls(crawler, log)
 
     def opened(self) -> None:
-        """Open the log of the job, and load its tallies."""
         crawl = get_crawl(self._crawler)
         self._store = crawl.store
         before, self._tallies = self._tallies, FetchTotals.load(crawl.store)

@@ -139,7 +139,6 @@ class QuietLog:
         self._ticker.start()
 
     def stop(self) -> None:
-        """Log the counts, and restore the handlers."""
         self._ticker.stop()
         self.log_counts()
         for handler in self._handlers:

@@ -78,7 +78,6 @@ def _clean_fetches(folder: Path, names: HostNames) -> int:
 
 
 def _files_naming(folder: Path, names: HostNames) -> Iterator[str]:
-    """Yield the files below *folder* that name such hosts, decompressed or not."""
     for path in sorted(folder.rglob("*")):
         # Tables are compressed: their rows were looked at.
         if path.is_file() and path.suffix != ".sst":

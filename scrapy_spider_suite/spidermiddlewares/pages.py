@@ -219,7 +219,6 @@ class PageItemMiddleware:
         return cls(crawler)
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
-        """Yield the page, then the output of its callback."""
         yield from self._page(response)
         yield from result
 
