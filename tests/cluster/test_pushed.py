@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,6 +15,7 @@ from support import frontier_command
 from support.crawls import ADDON
 from support.fleet import ITEMS, Fleet, State
 from support.inprocess_crawls import QUIET
+from support.projects import scrapy
 from support.pushed_spiders import PROJECT
 from support.redis_servers import RedisServer
 from support.running_crawl import until
@@ -134,9 +133,9 @@ def test_who_waits_for_seeds_is_drained(tmp_path: Path) -> None:
     ):  # fmt: skip
         client.rpush(KEY, *pushed[:4])
         until(lambda: len(site.visits) == 4, LATE)
-        done = subprocess.run(
-            [sys.executable, "-m", "scrapy", "cluster", "drain", "b", "-j", redis.url, "--crawl",
-             CRAWL, "--wait", str(LATE)], capture_output=True, text=True, check=False,
+        done = scrapy(
+            tmp_path, "cluster", "drain", "b", "-j", redis.url, "--crawl", CRAWL, "--wait",
+            str(LATE), timeout=2 * LATE,
         )  # fmt: skip
         assert done.returncode == 0, done.stdout + done.stderr
         fleet.left("b")

@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import time
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +11,12 @@ from typing import Any
 import pytest
 from scrapy.exceptions import UsageError
 from support import command_line as commandline
+from support import forks
 from support.crawls import web_settings
 from support.frontier_command import Frontier, Said
 from support.projects import Project, environment
 from support.redis_servers import RedisServer
+from support.running_crawl import until
 
 from scrapy_spider_suite.commands import cluster_arguments
 from scrapy_spider_suite.commands.cluster import Command
@@ -27,14 +26,8 @@ from scrapy_spider_suite.operate.verb import Invocation
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
-
-def until(met: Callable[[], Any], seconds: float = 100.0) -> Any:
-    """What *met* returns, once that is true."""
-    deadline = time.monotonic() + seconds
-    while not (found := met()):
-        assert time.monotonic() < deadline
-        time.sleep(0.1)
-    return found
+LATE = 100.0
+"""Seconds that anything may take on a busy machine."""
 
 
 def call(*arguments: str, **settings: Any) -> Invocation:
@@ -92,10 +85,9 @@ def test_a_spider_that_is_not_there(tmp_path: Path) -> None:
         (project.folder, "there is no spider 'tow' in this project; those there are: one, two"),
         (tmp_path, "has ended: it did not begin (exit code 2)"),  # where no project is
     ):
-        done = subprocess.run(
-            [*commandline.process_of("cluster"), "up", "1", "tow", "--name", "w", "-j",
-             "redis://127.0.0.1:1/0"],
-            cwd=folder, env=environment(), capture_output=True, text=True, check=False,
+        done = forks.run(
+            commandline.script_of("cluster"), "up", "1", "tow", "--name", "w", "-j",
+            "redis://127.0.0.1:1/0", folder=folder, environment=environment(),
         )  # fmt: skip
         assert (done.returncode, said in done.stdout + done.stderr) == (2, True)
     assert not (project.folder / "crawls").exists()
@@ -149,19 +141,21 @@ def test_two_agents_crawl_are_asked_drained_and_stopped(
     tmp_path: Path, frontier: Frontier, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """What an operator does with a crawl of two agents on one machine."""
-    web = FakeWebConfig(hosts=20, pages=60, seed=3)
-    with RedisServer(tmp_path / "redis", tcp=True) as redis, FakeWebProcess(web) as served:
+    web = FakeWebConfig(hosts=20, pages=20, seed=3)
+    with (
+        RedisServer(tmp_path / "redis", tcp=True) as redis, FakeWebProcess(web) as served,
+        (tmp_path / "out").open("w+b") as out,
+    ):  # fmt: skip
         given = web_settings(
-            served.ready.dns_port, SUITE_REDIS_URL=redis.url, SUITE_HOST_DELAY=1.0,
+            served.ready.dns_port, SUITE_REDIS_URL=redis.url, SUITE_HOST_DELAY=5.0,
             SUITE_IP_DELAY=0, SUITE_IP_CONCURRENCY=0, SUITE_SEEDS=[served.ready.seeds[0]],
         )  # fmt: skip
         given.pop("ADDONS")
         project = Project(tmp_path / "project", **given)
-        up = subprocess.Popen(
-            [*commandline.process_of("cluster"), "up", "2", "bulk", "--name", "w", "--dir",
-             str(tmp_path / "c"), "--every", "1", "--json"],
-            cwd=project.folder, env=environment(), stdout=subprocess.PIPE, text=True,
-        )  # fmt: skip
+        line = ["up", "2", "bulk", "--name", "w", "--dir", str(tmp_path / "c"), "--every", "1",
+                "--json"]  # fmt: skip
+        script = commandline.script_of("cluster")
+        up = forks.Fork(script, line, project.folder, environment(), out, out)
 
         def cluster(*words: str) -> Said:
             command, options, left = commandline.parsed(Command(), [*words, "-j", redis.url])
@@ -169,25 +163,23 @@ def test_two_agents_crawl_are_asked_drained_and_stopped(
             return Said(command.exitcode, capsys.readouterr().out)
 
         try:
-            until(lambda: _busy(cluster("ls", "--json")))
+            until(lambda: _busy(cluster("ls", "--json")), LATE, 1.0)
             said = frontier("block", "bad.example", "--why", "x", "-j", redis.url)
             assert said == Said(0, "w_1, w_2: bad.example is blocked\n")
             *rows, _ = frontier("status", "-j", redis.url, "--json").rows
             assert [row["running"] for row in rows] == [True, True]
             assert cluster("drain", "w_2").code == 0
-            assert up.stdout is not None
-            lines = [json.loads(up.stdout.readline())]
-            while lines[-1].get("agent") != "w_2":
-                lines.append(json.loads(up.stdout.readline()))
+            until(lambda: b'"agent": "w_2"' in (tmp_path / "out").read_bytes(), LATE)
             up.send_signal(signal.SIGINT)
-            out, _ = up.communicate(timeout=600)
+            assert up.wait(600) == 4
         finally:
             up.kill()
-    lines += [json.loads(line) for line in out.splitlines()]
+            up.wait()
+    said_by = (tmp_path / "out").read_text().splitlines()
+    lines = [json.loads(line) for line in said_by if line.startswith("{")]
     ended = {line["agent"]: line for line in lines if "agent" in line}
     assert (ended["w_2"]["finish_reason"], ended["w_2"]["exit_code"]) == ("drained", 0)
     assert (ended["w_1"]["finish_reason"], ended["w_1"]["exit_code"]) == ("shutdown", 4)
-    assert up.returncode == 4
     for name in ("w_1", "w_2"):
         verbs = [row["verb"] for row in AuditLog(tmp_path / "c" / name / FOLDER).rows()]
         assert verbs == ["block"] + ["drain"] * (name == "w_2")

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import subprocess
+from pathlib import Path
 
 import pytest
-from support.command_line import process_of
+from support import forks
+from support.command_line import process_of, script_of
 from support.loaded_modules import loaded_by
+from support.projects import environment
 
 from scrapy_spider_suite.commands.fakeweb import Command
 
 
 def scrapy(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``scrapy fakeweb`` as a process, whether or not the entry point is installed."""
-    return subprocess.run(
-        [*process_of("fakeweb"), *arguments], capture_output=True, text=True, timeout=600
+    return forks.run(
+        script_of("fakeweb"), *arguments, folder=Path.cwd(), environment=environment(), timeout=600
     )
 
 

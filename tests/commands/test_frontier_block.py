@@ -146,10 +146,10 @@ def test_a_host_is_blocked_while_it_is_crawled(frontier: Frontier, tmp_path: Pat
 
     What is pending there waits.
     """
-    config = FakeWebConfig(hosts=5, pages=2_000, redirects=0.2, images=2, log=tmp_path / "arrivals")
+    config = FakeWebConfig(hosts=3, pages=2_000, redirects=0.2, images=2, log=tmp_path / "arrivals")
     on = ("-j", str(tmp_path / "job"))
     settings = {
-        **FAST, "SUITE_HOST_DELAY": 0.03, "IMAGES_STORE": str(tmp_path),
+        **FAST, "SUITE_HOST_DELAY": 0.1, "IMAGES_STORE": str(tmp_path),
         "TEST_CONSTANTS": {"scrapy_spider_suite.crawl.robots.TTL": 1},
         "ITEM_PIPELINES": {"scrapy.pipelines.images.ImagesPipeline": 1},
     }  # fmt: skip

@@ -5,14 +5,16 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import subprocess
 import time
 from datetime import UTC, datetime
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
-from support.frontier_command import COMMAND, FAST, HOST, Frontier, Said
+from support.forks import Fork
+from support.frontier_command import FAST, HOST, SCRIPT, Frontier, Said
+from support.projects import environment
 from support.running_crawl import running, until
 
 from scrapy_spider_suite.operate.actions import MAX_BYTES, Action, ActionFolder, new_id
@@ -81,7 +83,7 @@ def test_a_running_crawl_is_not_troubled(frontier: Frontier, tmp_path: Path) -> 
     on = ("-j", str(job))
     with (
         FakeWebProcess(FakeWebConfig(hosts=3, pages=500, log=tmp_path / "arrivals")) as web,
-        running(web, tmp_path, **{**FAST, "SUITE_HOST_DELAY": 0.05}) as process,
+        running(web, tmp_path, **{**FAST, "SUITE_HOST_DELAY": 0.2}) as process,
     ):
         folder = ActionFolder(job / FOLDER)
         folder.path.mkdir(exist_ok=True)
@@ -109,10 +111,12 @@ def test_a_running_crawl_is_not_troubled(frontier: Frontier, tmp_path: Path) -> 
         log = tmp_path / "log"
         until(lambda: all(f"action {name} is not" in log.read_text() for name in bad))
         assert all((folder.path / f"{name}.action").exists() for name in bad)
-        commands = [
-            subprocess.Popen([*COMMAND, "block", f"h{n}.test", "--why", "r", *on])
-            for n in range(4)
-        ]
+        with TemporaryFile() as said:
+            commands = [
+                Fork(SCRIPT, ["block", f"h{n}.test", "--why", "r", *on], tmp_path, environment(),
+                     said, said)
+                for n in range(4)
+            ]  # fmt: skip
         assert [command.wait(60) for command in commands] == [0] * 4
         assert len(rows(frontier, "blocks", *on)) == 4
         seen = len(web.arrivals())

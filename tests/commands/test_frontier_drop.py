@@ -144,10 +144,10 @@ def test_a_dropped_host_can_be_crawled_anew(
 @pytest.mark.slow
 def test_while_it_is_crawled(frontier: Frontier, tmp_path: Path) -> None:
     """Blocked first, it goes while the crawl does, and does not come back."""
-    config = FakeWebConfig(hosts=4, pages=2_000, log=tmp_path / "arrivals")
+    config = FakeWebConfig(hosts=2, pages=2_000, log=tmp_path / "arrivals")
     job = tmp_path / "job"
     on = ("-j", str(job))
-    settings = {**FAST, "SUITE_HOST_DELAY": 0.03}
+    settings = {**FAST, "SUITE_HOST_DELAY": 0.08}
     with FakeWebProcess(config) as web, running(web, tmp_path, **settings):
         until(lambda: len([a for a in web.arrivals() if a.host == HOST]) > 50)
         assert frontier("block", HOST, "--why", "request", *on).code == 0

@@ -24,11 +24,16 @@ from scrapy_spider_suite.store.job_reader import StoreReader
 NAMES = ("a", "b")
 
 
-@pytest.fixture
-def town(redis_server: RedisServer, finished: Path, tmp_path: Path) -> Iterator[Town]:
-    """Two agents, each with a copy of the job, so that both know everything in it."""
-    redis_server.flush()
-    jobs = {name: shutil.copytree(finished, tmp_path / "agents" / name) for name in NAMES}
+@pytest.fixture(scope="module")
+def town(
+    redis_server: RedisServer, finished: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Town]:
+    """Two agents, each with a copy of the job, so that both know everything in it.
+
+    One town for all tests, each of which leaves both at work, and nothing blocked or paused.
+    """
+    agents = tmp_path_factory.mktemp("agents")
+    jobs = {name: shutil.copytree(finished, agents / name) for name in NAMES}
     with Town(redis_server, jobs) as town:
         yield town
 
@@ -228,6 +233,9 @@ def test_no_such_crawl(town: Town, frontier: Frontier, tmp_path: Path) -> None:
 
 def test_who_is_away_is_named(town: Town, ask: Ask) -> None:
     """And not waited for; the others answer."""
+    standing = CallKeys(town.crawl).standing
+    with town.server.client() as client:
+        before = client.hlen(standing)
     town.stop("b")
     try:
         said = ask("status")
@@ -239,7 +247,6 @@ def test_who_is_away_is_named(town: Town, ask: Ask) -> None:
     finally:
         town.start("b")
     _until(lambda: "later.example" in stored(town, "b"))
-    standing = CallKeys(town.crawl).standing
     with town.server.client() as client:
         # Long after: the call has expired, and stands.
         town.stop("b")
@@ -247,10 +254,10 @@ def test_who_is_away_is_named(town: Town, ask: Ask) -> None:
         client.delete(CallKeys(town.crawl).calls("b"))
         town.start("b")
         _until(lambda: "long.example" in stored(town, "b"))
-        assert client.hlen(standing) == 2
+        assert client.hlen(standing) == before + 2
         for subject in ("later.example", "long.example"):
             assert ask("unblock", subject).code == 0
-        assert client.hlen(standing) == 0
+        assert client.hlen(standing) == before
 
 
 def test_each_call_is_done_once(town: Town, ask: Ask) -> None:

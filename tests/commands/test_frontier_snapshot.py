@@ -5,15 +5,17 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import subprocess
 import time
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import Any
 
 import pytest
-from support.frontier_command import COMMAND, FAST, HOST, Frontier, Said, small_crawl
+from support.forks import Fork
+from support.frontier_command import FAST, HOST, SCRIPT, Frontier, Said, small_crawl
 from support.loop_watch import GAP, TICK
+from support.projects import environment
 from support.running_crawl import running, until
 from support.small_disks import make_read_only, tmpfs
 
@@ -245,17 +247,17 @@ def test_of_a_running_crawl(frontier: Frontier, tmp_path: Path) -> None:
 
     The snapshot is finished elsewhere while the crawl goes on.
     """
-    config = FakeWebConfig(hosts=20, pages=100, degree=10, log=tmp_path / "arrivals")
+    config = FakeWebConfig(hosts=20, pages=40, degree=10, log=tmp_path / "arrivals")
     on = ("-j", str(tmp_path / "job"))
     # It takes a minute, if nobody ends it.
-    settings = {**FAST, "SUITE_HOST_DELAY": 0.5, "EXTENSIONS": {"support.loop_watch.Watch": 0}}
+    settings = {**FAST, "SUITE_HOST_DELAY": 1.5, "EXTENSIONS": {"support.loop_watch.Watch": 0}}
     (tmp_path / "elsewhere").mkdir()
     with FakeWebProcess(config) as web:
         with running(web, tmp_path, **settings):
-            until(lambda: len(web.arrivals()) > 100)
-            killed = subprocess.Popen(
-                [*COMMAND, "snapshot", str(tmp_path / "killed"), *on], stdout=subprocess.DEVNULL
-            )
+            until(lambda: len(web.arrivals()) > 100, every=0.5)
+            words = ["snapshot", str(tmp_path / "killed"), *on]
+            with TemporaryFile() as said_by:
+                killed = Fork(SCRIPT, words, tmp_path, environment(), said_by, said_by)
             until(lambda: list(tmp_path.glob(".killed.*")) or killed.poll() is not None)
             killed.kill()
             killed.wait()

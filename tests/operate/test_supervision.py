@@ -107,39 +107,58 @@ class Supervised:
 
 @pytest.fixture
 def crawls(tmp_path: Path) -> Iterator[Supervised]:
-    """See `Supervised`; the web takes about ten seconds to crawl, on a machine with time."""
+    """See `Supervised`; the web takes about five seconds to crawl, on a machine with time."""
     config = FakeWebConfig(
-        hosts=30, pages=30, degree=10, addresses=30, seeds=30, latency=0.3,
+        hosts=30, pages=15, degree=10, addresses=30, seeds=30, latency=0.3,
         log=tmp_path / "arrivals",
     )  # fmt: skip
     with FakeWebProcess(config) as web:
         yield Supervised(tmp_path, web)
 
 
+def small_web(folder: Path) -> FakeWebProcess:
+    """A web that is crawled in no time."""
+    return FakeWebProcess(
+        FakeWebConfig(hosts=4, pages=4, degree=4, seeds=4, log=folder / "arrivals")
+    )
+
+
+@pytest.fixture(scope="module")
+def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeWebProcess]:
+    """Such a web of all tests that do not look at what reached it."""
+    with small_web(tmp_path_factory.mktemp("web")) as web:
+        yield web
+
+
 @pytest.fixture
-def small(tmp_path: Path) -> Iterator[Supervised]:
-    """See `Supervised`; the web is crawled in no time."""
-    config = FakeWebConfig(hosts=4, pages=4, degree=4, seeds=4, log=tmp_path / "arrivals")
-    with FakeWebProcess(config) as web:
+def small(tmp_path: Path, web: FakeWebProcess) -> Supervised:
+    """See `Supervised`."""
+    return Supervised(tmp_path, web)
+
+
+@pytest.fixture
+def alone(tmp_path: Path) -> Iterator[Supervised]:
+    """See `Supervised`; with such a web of its own."""
+    with small_web(tmp_path) as web:
         yield Supervised(tmp_path, web)
 
 
 # How a crawl ends
 
 
-def test_work_left_and_finished(small: Supervised) -> None:
+def test_work_left_and_finished(alone: Supervised) -> None:
     """One code each, in the status too."""
-    assert small.crawl(CLOSESPIDER_PAGECOUNT=3) == ExitCode.WORK_LEFT
-    status = small.status()
+    assert alone.crawl(CLOSESPIDER_PAGECOUNT=3) == ExitCode.WORK_LEFT
+    status = alone.status()
     assert (status["exit_code"], status["finish_reason"]) == (3, "closespider_pagecount")
     assert status["started"] <= status["ended"] <= time.time()
-    assert status["pending"] == small.check() > 0
-    told = small.project.scrapy("frontier", "status", "--json", JOBDIR=str(small.job))
+    assert status["pending"] == alone.check() > 0
+    told = alone.project.scrapy("frontier", "status", "--json", JOBDIR=str(alone.job))
     row = json.loads(told.stdout)
     assert (row["running"], row["exit_code"]) == (False, 3)
     assert row["finish_reason"] == "closespider_pagecount"
-    small.finish()
-    assert (small.status()["exit_code"], small.status()["finish_reason"]) == (0, "finished")
+    alone.finish()
+    assert (alone.status()["exit_code"], alone.status()["finish_reason"]) == (0, "finished")
 
 
 def test_a_start_that_is_refused_says_what_the_job_has(small: Supervised) -> None:
@@ -200,7 +219,8 @@ def test_two_signals_in_a_hurry(crawls: Supervised) -> None:
 
 def test_a_stopped_process_goes_on(crawls: Supervised) -> None:
     """SIGSTOP for longer than SUITE_STALL_TIMEOUT is no stall."""
-    with crawls.crawling(SUITE_STALL_TIMEOUT=STILL, DOWNLOAD_TIMEOUT=1) as process:
+    slowly = {"SUITE_HOST_DELAY": 0.6, "SUITE_STALL_TIMEOUT": STILL, "DOWNLOAD_TIMEOUT": 1}
+    with crawls.crawling(**slowly) as process:
         until(lambda: len(crawls.fetched()) > 60)
         process.send_signal(signal.SIGSTOP)
         time.sleep(2 * STILL)

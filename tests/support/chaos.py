@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -16,6 +14,7 @@ from typing import Any
 from scrapy_spider_suite.testing import FakeWebProcess
 from support.fleet import Fleet, State
 from support.polite_crawls import Size
+from support.projects import scrapy
 from support.redis_servers import RedisServer, free_port
 from support.relays import Address, Relay, lossy_network
 from support.verdict import Verdict, verdict_of
@@ -147,7 +146,7 @@ class Chaos:
     def go_on(self) -> Verdict:
         """What comes after `begin`."""
         if self.plan.fault:
-            self._spoil_redis()
+            self.spoil_redis(self.plan.fault)
         else:
             self._act()
         self._all_come_back()
@@ -234,8 +233,9 @@ class Chaos:
 
     # What is done to Redis
 
-    def _spoil_redis(self) -> None:
-        redis, relay, fault = self.ground.redis, self.ground.relay, self.plan.fault
+    def spoil_redis(self, fault: str) -> None:
+        """Let that happen to Redis, of `FAULTS`."""
+        redis, relay = self.ground.redis, self.ground.relay
         assert redis is not None
         self._rest(self.plan.seconds / 3)
         self.say(f"{self._now():6.1f} s: Redis: {fault}")
@@ -267,9 +267,7 @@ def drain(ground: Ground, name: str) -> None:
     assert ground.redis is not None
     # Those that take it may be away until something else is done: then it leaves later.
     command = ["drain", name, "-j", f"{ground.redis.url}/{CRAWL}", "--wait", "20"]
-    said = subprocess.run(
-        [sys.executable, "-m", "scrapy", "cluster", *command], capture_output=True, text=True,
-    )  # fmt: skip
+    said = scrapy(ground.fleet.folder, "cluster", *command)
     if said.returncode not in (0, _LATER):
         text = (said.stderr.splitlines() or [""])[-1]
         if "agent runs that could take" not in text:  # those that were started have yet to join

@@ -22,9 +22,14 @@ cmdline.execute(["scrapy", "{0}", *sys.argv[1:]])
 """
 
 
+def script_of(name: str) -> str:
+    """A script that is ``scrapy NAME``, whether or not the entry point is installed."""
+    return _RUN.format(name)
+
+
 def process_of(name: str) -> list[str]:
-    """How ``scrapy NAME`` is started, whether or not the entry point is installed."""
-    return [sys.executable, "-c", _RUN.format(name)]
+    """How that is started."""
+    return [sys.executable, "-c", script_of(name)]
 
 
 def parsed(

@@ -6,9 +6,8 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,9 +43,15 @@ if refused:
     logging.critical(refused)
     sys.exit(int(exit_code_for_error(refused)))
 """
+_ENTER = """
+import ctypes, os
+with open({!r}) as space:
+    if ctypes.CDLL(None, use_errno=True).setns(space.fileno(), 0):
+        raise OSError(ctypes.get_errno(), "setns")
+"""
 
 
-Process = Fork | subprocess.Popen[bytes]
+Process = Fork
 
 
 @dataclass(frozen=True)
@@ -83,12 +88,12 @@ def web_settings(dns_port: int, **settings: Any) -> dict[str, Any]:
 
 
 def start(
-    spider: str, settings: dict[str, Any], folder: Path, *, inside: Sequence[str] = (),
+    spider: str, settings: dict[str, Any], folder: Path, *, namespace: Path | None = None,
     **arguments: Any,
 ) -> Process:  # fmt: skip
     """Start a crawl of *spider* (a dotted path); its log and stats go to *folder*.
 
-    *inside* is a command that runs a command, ``ip netns exec NAME`` for one.
+    *namespace* is the file of the network that it is in.
     """
     job = {
         "spider": spider, "settings": {"EXTENSIONS_BASE": LEAN, **settings},
@@ -97,13 +102,9 @@ def start(
     (folder / "stats.json").unlink(missing_ok=True)
     path = [str(_ROOT), str(_ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path)}
+    script = _SCRIPT if namespace is None else _ENTER.format(str(namespace)) + _SCRIPT
     with (folder / "log").open("ab") as log:
-        if not inside:
-            return Fork(_SCRIPT, [json.dumps(job)], folder, environment, log, log)
-        return subprocess.Popen(
-            [*inside, sys.executable, "-c", _SCRIPT, json.dumps(job)],
-            stdout=log, stderr=log, env=environment, cwd=folder,
-        )  # fmt: skip
+        return Fork(script, [json.dumps(job)], folder, environment, log, log)
 
 
 def crawl(

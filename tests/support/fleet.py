@@ -114,7 +114,7 @@ class Fleet:
     Args:
         settings: of the agent with the given name.
         arguments: of the spider.
-        inside: a command that is put before that of an agent, by name.
+        namespace: the file of the network of the agent with the given name.
 
     Attributes:
         events: all that was done and happened, in order.
@@ -125,7 +125,7 @@ class Fleet:
     settings: Callable[[str], Mapping[str, Any]]
     arguments: Mapping[str, Any]
     spider: str = SPIDER
-    inside: Callable[[str], list[str]] = lambda name: []
+    namespace: Callable[[str], Path | None] = lambda name: None
     agents: dict[str, Agent] = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     wrong: list[str] = field(default_factory=list)
@@ -178,7 +178,7 @@ class Fleet:
             "ITEM_PIPELINES": {"support.spiders.FilePipeline": 1},
         }  # fmt: skip
         agent.process = start(
-            self.spider, settings, folder, inside=self.inside(name), **self.arguments
+            self.spider, settings, folder, namespace=self.namespace(name), **self.arguments
         )
         agent.looked, agent.state = 0.0, State.RUNS
         self.note("start", name)

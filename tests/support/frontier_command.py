@@ -18,6 +18,7 @@ from support.crawls import Crawl, crawl, web_settings
 from support.projects import environment
 
 COMMAND = commandline.process_of("frontier")
+SCRIPT = commandline.script_of("frontier")
 HOST = "h000000.fake.test"
 FAST = {"SUITE_HOST_DELAY": 0.01, "SUITE_IP_DELAY": 0, "SUITE_IP_CONCURRENCY": 0}
 
@@ -50,8 +51,7 @@ def parsed(
 
 def scrapy(*arguments: str) -> subprocess.CompletedProcess[str]:
     """Run ``scrapy frontier`` as a process."""
-    script, folder = COMMAND[-1], Path.cwd()
-    return forks.run(script, *arguments, folder=folder, environment=environment())
+    return forks.run(SCRIPT, *arguments, folder=Path.cwd(), environment=environment())
 
 
 def small_crawl(web: FakeWebProcess, folder: Path, **settings: Any) -> Crawl:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 
 import pytest
 
@@ -50,6 +51,10 @@ class Network:
     def inside(self, name: str) -> list[str]:
         """What runs a command there."""
         return ["ip", "netns", "exec", self._space(name)]
+
+    def file(self, name: str) -> Path:
+        """By which a process enters it."""
+        return Path("/run/netns", self._space(name))
 
     def cut(self, name: str) -> None:
         """Unplug its cable, at the other end."""
