@@ -47,11 +47,11 @@ from w3lib.url import canonicalize_url
 from benchmarks.report import Report
 from scrapy_spider_suite import linkextractors
 from scrapy_spider_suite.frontier.entries import state_key
+from scrapy_spider_suite.linkextractors import read_anchors
 from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
 from scrapy_spider_suite.seen.trie_store import TrieStore
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import PENDING
-from scrapy_spider_suite.urls.anchors import read_anchors
 from scrapy_spider_suite.urls.extract import PageContext, PageLinks, extract
 from scrapy_spider_suite.urls.filters import LinkFacts, Stage
 from scrapy_spider_suite.urls.filters.language import Filter

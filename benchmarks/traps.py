@@ -27,6 +27,7 @@ from pathlib import Path
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy.settings import Settings
 
+from benchmarks.expected_pages import KnownSites, real_pages, trap_of
 from benchmarks.report import Report
 from scrapy_spider_suite.crawl.crawl_policy import policy_fields
 from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats
@@ -37,7 +38,7 @@ from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess, trap_sites
-from scrapy_spider_suite.testing.trap_sites import NAMES, real_pages, trap_of
+from scrapy_spider_suite.testing.trap_sites import NAMES
 from scrapy_spider_suite.urls.extract import PageContext, extract
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.page_digests import content_hash
@@ -78,7 +79,7 @@ def judge(report: Report, web: FakeWebProcess, allowed: float) -> None:
     """Report what the servers logged, and what should not be."""
     port = web.ready.ports[0]
     real = set(web.web.reachable()) | set(real_pages(lambda host: f"http://{host}:{port}"))
-    sites = {each.replace("/", f":{port}/", 1) for each in trap_sites.OrdinarySite().real()}
+    sites = {each.replace("/", f":{port}/", 1) for each in KnownSites().real()}
     wanted = real | {f"http://{each}" for each in sites}
     fetched = Counter(
         f"http://{each.host}:{port}{each.path}" for each in web.arrivals()

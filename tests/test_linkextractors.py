@@ -15,8 +15,7 @@ from scrapy.linkextractors import LinkExtractor as ScrapysExtractor
 from scrapy.spiders import CrawlSpider, Rule
 from scrapy.utils.test import get_crawler
 
-from scrapy_spider_suite.linkextractors import LinkExtractor
-from scrapy_spider_suite.urls.anchors import read_anchors
+from scrapy_spider_suite.linkextractors import LinkExtractor, read_anchors
 
 URL = "http://a.example/x/page.html"
 PAGES = Path(__file__).parent / "data" / "pages"

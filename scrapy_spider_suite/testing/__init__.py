@@ -7,7 +7,7 @@ and a log of every request as the server saw it. docs/fakeweb.md has an example.
 from scrapy_spider_suite.testing.arrivals import Arrival, Gaps, gaps, read_arrivals
 from scrapy_spider_suite.testing.config import FakeWebConfig, Ready
 from scrapy_spider_suite.testing.fake_web import FakeWeb, FakeWebProcess
-from scrapy_spider_suite.testing.synthetic_graph import SyntheticWeb
+from scrapy_spider_suite.testing.synthetic_site import SyntheticWeb
 
 __all__ = [
     "Arrival", "FakeWeb", "FakeWebConfig", "FakeWebProcess", "Gaps", "Ready", "SyntheticWeb",

@@ -29,8 +29,7 @@ from scrapy_spider_suite.testing import http, trap_sites
 from scrapy_spider_suite.testing.arrivals import Arrival, ArrivalLog, QueryLog, read_arrivals
 from scrapy_spider_suite.testing.config import FakeWebConfig, Ready, counted
 from scrapy_spider_suite.testing.name_server import SERVED, NameServer, Zone
-from scrapy_spider_suite.testing.synthetic_graph import SyntheticWeb
-from scrapy_spider_suite.testing.synthetic_site import FolderSite, SyntheticSite
+from scrapy_spider_suite.testing.synthetic_site import FolderSite, SyntheticSite, SyntheticWeb
 
 MOST_ADDRESSES = 254 * 256 * 240
 ONLY = "127.0.0.1"

@@ -7,11 +7,10 @@ something that no other page says. docs/fakeweb.md describes the sites.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from hashlib import shake_128
 from html import escape
-from itertools import product
 from random import Random
 from typing import NamedTuple
 from urllib.parse import parse_qs, parse_qsl, urlencode
@@ -65,7 +64,7 @@ ORDINARY_FACETS = {
 }  # fmt: skip
 ARTICLES = 200
 _SORTS = [(by, way) for by in ("author", "replies", "date") for way in ("a", "d")]
-_MEMBERS = 60
+MEMBERS = 60
 _HIDDEN = 10  # one of so many articles is named by an old revision only
 
 QueryFields = dict[str, str]
@@ -92,19 +91,11 @@ class OrdinarySite:
         asked = {name: values[0] for name, values in parse_qs(query).items()}
         return self._pages[host](path, asked)
 
-    def real(self) -> set[str]:
-        return {
-            *self._real_forum(), *self._real_shop(), *self._real_wiki(),
-            *(f"{host}/" for host in ordinary_hosts()),
-        }  # fmt: skip
-
-    # The forum
-
     def _forum(self, path: str, asked: QueryFields) -> ProsePage | None:
         if path == "/":
             boards = [f"/viewforum.php?f={board}" for board in range(BOARDS)]
             return ProsePage(self._prose.text("forum"), boards)
-        if path == "/member.php" and _in(asked.get("u", ""), _MEMBERS):
+        if path == "/member.php" and _in(asked.get("u", ""), MEMBERS):
             return ProsePage(self._prose.text(f"member {asked['u']}"), ["/"])
         board, start = asked.get("f", ""), asked.get("start", "0")
         if not _in(board, BOARDS) or not _in(start, THREADS):
@@ -135,27 +126,12 @@ class OrdinarySite:
         count = self._posts(thread)
         posts = [f"post {thread} {each}" for each in range(start, min(start + POSTS, count))]
         links = [f"{base}&start={at}" for at in range(POSTS, count, POSTS)]
-        links += [f"/member.php?u={self._prose.number(each) % _MEMBERS}" for each in posts]
+        links += [f"/member.php?u={self._prose.number(each) % MEMBERS}" for each in posts]
         title = self._prose.words(f"thread {thread}", 5)
         return ProsePage(title, ["/", *links], [self._prose.text(each) for each in posts])
 
     def _posts(self, thread: int) -> int:
         return 1 + self._prose.number("posts", thread) % (4 * POSTS)
-
-    def _real_forum(self) -> Iterable[str]:
-        host, members = "forum-site.test", set[int]()
-        for board in range(BOARDS):
-            base = f"{host}/viewforum.php?f={board}"
-            yield from _paged(base, THREADS, LISTED)
-            for thread in range(board * THREADS, (board + 1) * THREADS):
-                base, count = f"{host}/viewtopic.php?f={board}&t={thread}", self._posts(thread)
-                yield from _paged(base, count, POSTS)
-                members |= {
-                    self._prose.number(f"post {thread} {each}") % _MEMBERS for each in range(count)
-                }
-        yield from (f"{host}/member.php?u={each}" for each in members)
-
-    # The shop
 
     def _shop(self, path: str, asked: QueryFields) -> ProsePage | None:
         if path == "/":
@@ -185,18 +161,6 @@ class OrdinarySite:
         if "sort" in asked:
             having.sort(key=lambda each: self._prose.number(asked["sort"], each))
         return having[:SHOWN]
-
-    def _real_shop(self) -> Iterable[str]:
-        host = "shop-site.test"
-        ways = [("", *values) for values in ORDINARY_FACETS.values()]
-        for department, *chosen in product(map(str, range(DEPARTMENTS)), *ways):
-            pairs = zip(ORDINARY_FACETS, chosen, strict=True)
-            asked = {name: value for name, value in pairs if value}
-            listed = self._listed({"in": department} | asked)
-            yield from (f"{host}/product/{each}" for each in listed)
-        yield from (f"{host}/list?in={each}" for each in range(DEPARTMENTS))
-
-    # The wiki
 
     def _wiki(self, path: str, asked: QueryFields) -> ProsePage | None:
         if path == "/":
@@ -235,21 +199,9 @@ class OrdinarySite:
     def _revisions(self, article: int) -> list[int]:
         return [article * 4 + each for each in range(1 + self._prose.number("old", article) % 4)]
 
-    def _real_wiki(self) -> Iterable[str]:
-        host = "wiki-site.test"
-        for article in range(ARTICLES):
-            form = f"{host}/index.php?title={article}"
-            yield from (f"{host}/wiki/{article}", f"{form}&action=history")
-            yield from (f"{form}&oldid={old}" for old in self._revisions(article))
-
 
 def _in(number: str, count: int) -> bool:
     return number.isdecimal() and len(number) < 10 and int(number) < count
-
-
-def _paged(base: str, count: int, size: int) -> Iterable[str]:
-    yield base
-    yield from (f"{base}&start={at}" for at in range(size, count, size))
 
 
 NAMES = ("calendar", "facets", "sessions", "mirror", "lost", "farm")
@@ -280,19 +232,6 @@ def trap_number(host: str) -> int:
         return NAMES.index(name.removesuffix("-trap.test"))
     except ValueError:
         raise LookupError(f"no trap is called {host}") from None
-
-
-def trap_of(host: str, path: str) -> str | None:
-    """The trap that *path* (with its query) belongs to; None for a real page."""
-    name = NAMES[trap_number(host)]
-    if not host.endswith(_FARM) and (path == "/" or _REAL.fullmatch(path)):
-        return None
-    return name
-
-
-def real_pages(base_of: Callable[[str], str]) -> list[str]:
-    paths = ["/", *(f"/page/{number}.html" for number in range(1, PAGES + 1))]
-    return [base_of(host) + path for host in trap_hosts() for path in paths]
 
 
 class TrapSite:

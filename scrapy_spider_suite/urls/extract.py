@@ -145,11 +145,9 @@ def unescape(value: str) -> str:
 
 def unescape_text(text: str) -> str:
     """The *text* of an element with its character references resolved."""
-    return _TEXT_REFERENCE.sub(_referred_in_text, text)
-
-
-def _referred_in_text(match: re.Match[str]) -> str:
-    return _referred(match) if match[0][1] == "#" else html_unescape(match[0])
+    return _TEXT_REFERENCE.sub(
+        lambda match: _referred(match) if match[0][1] == "#" else html_unescape(match[0]), text
+    )
 
 
 def _referred(match: re.Match[str]) -> str:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 
+from benchmarks.expected_pages import KnownSites, trap_of
 from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.frontier.outcomes import Pace
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.testing import trap_sites
 from scrapy_spider_suite.testing.http import Request
-from scrapy_spider_suite.testing.trap_sites import NAMES, TrapSite, trap_hosts, trap_number, trap_of
+from scrapy_spider_suite.testing.trap_sites import NAMES, TrapSite, trap_hosts, trap_number
 from scrapy_spider_suite.urls.extract import PageContext, extract
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.traps import DETECTORS, TrapLimits
@@ -37,7 +38,7 @@ class TrapCrawl(Crawl):
     def __init__(self, store: Store, limits: TrapLimits, *, seats: int = 8, **more: object) -> None:
         policy = Policy(host=Pace(1.0), address=Pace(0.1), traps=limits)
         self.site = TrapSite(lambda host: f"http://{host}")
-        self.ordinary = trap_sites.OrdinarySite()
+        self.ordinary = KnownSites()
         web = Web(_Addresses(), self._links)
         super().__init__(store, web, policy, seats=seats, wall=WALL, **more)  # type: ignore[arg-type]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scrapy_spider_suite.testing.synthetic_graph import QUANTILES, branching, quantiles, words
+from scrapy_spider_suite.testing.synthetic_site import QUANTILES, branching, quantiles, words
 
 
 def room(children: int, depth: int) -> int:

@@ -6,6 +6,7 @@ import asyncio
 
 import pytest
 
+from benchmarks.expected_pages import real_pages, trap_of
 from scrapy_spider_suite.testing import FakeWebConfig, trap_sites
 from scrapy_spider_suite.testing.fake_web import FakeWeb
 from scrapy_spider_suite.testing.http import Request
@@ -13,10 +14,8 @@ from scrapy_spider_suite.testing.trap_sites import (
     NAMES,
     PAGES,
     TrapSite,
-    real_pages,
     trap_hosts,
     trap_number,
-    trap_of,
 )
 from scrapy_spider_suite.urls.extract import PageContext, extract
 from scrapy_spider_suite.urls.normalize import host_of

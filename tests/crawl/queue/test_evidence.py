@@ -10,6 +10,7 @@ import pytest
 from support.trap_webs import BROAD, YEAR, TrapCrawl, seeds
 from support.virtual_crawl import entry
 
+from benchmarks.expected_pages import real_pages
 from scrapy_spider_suite.crawl.queue import traps as module
 from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats
 from scrapy_spider_suite.frontier.entries import Entry, state_key
@@ -20,7 +21,6 @@ from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
 from scrapy_spider_suite.testing import trap_sites
-from scrapy_spider_suite.testing.trap_sites import real_pages
 from scrapy_spider_suite.urls.traps import Trap, TrapLimits
 
 H = "http://a.test"

@@ -10,6 +10,7 @@ import pytest
 from support.trap_webs import BROAD, NAMES, TrapCrawl, seeds
 from support.virtual_crawl import entry
 
+from benchmarks.expected_pages import real_pages
 from scrapy_spider_suite.crawl.queue import traps as grounds
 from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats, pack, unpack
 from scrapy_spider_suite.errors import JobDamagedError
@@ -19,7 +20,6 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.rocks_store import RocksStore, Store
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
-from scrapy_spider_suite.testing.trap_sites import real_pages
 from scrapy_spider_suite.urls.traps import HostTrapStats, Trap, TrapLimits, TrapRefusal
 
 REAL = set(real_pages(lambda host: f"http://{host}"))
