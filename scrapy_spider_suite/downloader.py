@@ -219,17 +219,15 @@ class PoliteDownloader(Downloader):
             if shared or not fetch.visit.undisturbed():
                 await self._wait(request, self.parts.wire.queue_again(host, address, may))
             return await self._transfer(request, slot, host, address, fetch)
-        crawl.outside.waiting += 1
+        self.parts.visits.outside_waiting += 1
         try:
             # Before anyone is asked where it lives.
             crawl.policy_file.refuse_excluded(hostname(request), request.url)
             host, address = await self._book(request)
             await self.parts.wire.queue(host, address, may)
         finally:
-            crawl.outside.waiting -= 1
+            self.parts.visits.outside_waiting -= 1
         return await self._transfer(request, slot, host, address, None)
-
-    # Addresses
 
     async def _book(self, request: Request) -> tuple[HostState, AddressState]:
         frontier, now = self.crawl.frontier, self.crawl.now()
@@ -242,15 +240,13 @@ class PoliteDownloader(Downloader):
     async def _resolve(self, request: Request) -> str:
         """Set the request's address. Raises `CannotResolveHostError`, `PrivateAddressRefused`."""
         try:
-            found = await self._until_cut(self.crawl.resolver.resolve(hostname(request)))
+            found = await self._until_cut(self.parts.trusted.resolver.resolve(hostname(request)))
         except ResolveError as error:
             raise CannotResolveHostError(str(error)) from error
         except PrivateAddressError as error:
             raise PrivateAddressRefused(str(error)) from error
         request.meta[ADDRESS] = found.addresses[0]
         return found.addresses[0]
-
-    # The wire
 
     async def _wait(self, request: Request, waiting: Coroutine[Any, Any, None]) -> None:
         # In a visit, without a place among the active requests.
@@ -305,7 +301,7 @@ class PoliteDownloader(Downloader):
                 self.parts.visits.failed_outside(host, error)
             raise
         finally:
-            exchange = end_exchange(self.crawler, request, fetch, response, failure, began)
+            exchange = end_exchange(crawl, request, fetch, response, failure, began)
             if leaves is not None:
                 leaves.release()
                 request.meta.pop(DEPARTURE, None)

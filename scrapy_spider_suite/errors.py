@@ -17,21 +17,13 @@ class SettingsError(SuiteError):
 
 
 class FilterError(SettingsError):
-    """A filter expression cannot be parsed.
-
-    Attributes:
-        why: the reason, without the place.
-        line, column: from 1.
-    """
+    """A filter expression cannot be parsed; *line* and *column* from 1."""
 
     def __init__(self, why: str, text: str, line: int, column: int) -> None:
         lines = text.split("\n")
         whole = lines[line - 1] if line <= len(lines) else ""
         before, after = whole[max(0, column - 41) : column - 1], whole[column - 1 : column + 39]
         super().__init__(f"line {line}, column {column}: {why}, at {before}>>>{after}")
-        self.why = why
-        self.line = line
-        self.column = column
 
 
 class JobError(SuiteError):
@@ -74,16 +66,10 @@ class UnstorableError(CodecError):
 
     def __init__(self, key: str, reason: object) -> None:
         super().__init__(f"{key}: {reason}")
-        self.key = key
-        self.reason = str(reason)
 
 
 class ClusterError(SuiteError):
-    """Agents cannot work on one crawl together.
-
-    Attributes:
-        kind: why, in a word; "" unless the class lists its kinds.
-    """
+    """Agents cannot work on one crawl together; *kind*: why, in a word, if the class lists any."""
 
     def __init__(self, message: str, kind: str = "") -> None:
         super().__init__(message)
@@ -112,8 +98,7 @@ class JoinRefusedError(ClusterError):
 class FencedError(ClusterError):
     """A process acts for its agent no more, and must start no fetch.
 
-    Attributes:
-        again: it may join again: its lease had ended, or Redis lost its record.
+    *again*: it may join again: its lease had ended, or Redis lost its record.
     """
 
     def __init__(self, message: str, *, again: bool) -> None:
@@ -162,11 +147,7 @@ class PackDamagedError(PackError):
 
 
 class PackWriteError(PackError):
-    """Pages could not be written; nothing of them is in the pack.
-
-    Attributes:
-        errno: of the system's error, or 0.
-    """
+    """Pages could not be written; nothing of them is in the pack. *errno*: the system's, or 0."""
 
     def __init__(self, message: str, errno: int = 0) -> None:
         super().__init__(message)

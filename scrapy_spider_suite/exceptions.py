@@ -16,11 +16,7 @@ class RobotsForbidden(IgnoreRequest):
 
 
 class RobotsUnavailable(IgnoreRequest):
-    """robots.txt cannot be had: no URL of its origin is allowed for now.
-
-    Attributes:
-        retry_at: when robots.txt is asked for again, in seconds since the epoch.
-    """
+    """robots.txt cannot be had: it is asked for again at *retry_at*, in seconds since the epoch."""
 
     def __init__(self, message: str, retry_at: float) -> None:
         super().__init__(message)
@@ -31,10 +27,7 @@ class HostExcluded(IgnoreRequest):
     """Nothing may be sent to the host, or below the URL, for now.
 
     By the operator's rules; or, in a cluster, because another agent has the host or the lease of
-    this agent has run out.
-
-    Attributes:
-        until: end of the exclusion, in seconds since the epoch; infinite if unknown.
+    this agent has run out. *until*: seconds since the epoch; infinite if unknown.
     """
 
     def __init__(self, message: str, until: float) -> None:
@@ -43,11 +36,7 @@ class HostExcluded(IgnoreRequest):
 
 
 class UnwantedMediaType(IgnoreRequest):
-    """The answer, of a media type that SUITE_MEDIA_TYPES does not name, was not read.
-
-    Attributes:
-        response: the head of the answer, with an empty body.
-    """
+    """SUITE_MEDIA_TYPES does not name the type of the answer; *response*: its head, no body."""
 
     def __init__(self, response: Response) -> None:
         kind = (response.headers.get(b"Content-Type") or b"").decode("latin-1")[:100]
@@ -56,11 +45,7 @@ class UnwantedMediaType(IgnoreRequest):
 
 
 class NotModified(IgnoreRequest):
-    """The page has not changed since the last visit (304).
-
-    Attributes:
-        response: the answer, with an empty body.
-    """
+    """The page has not changed since the last visit (304); *response* has an empty body."""
 
     def __init__(self, message: str, response: Response) -> None:
         super().__init__(message)
@@ -70,8 +55,7 @@ class NotModified(IgnoreRequest):
 class PrivateAddressRefused(PrivateAddressError, IgnoreRequest):
     """The host is at a private address, which ``SUITE_ALLOW_PRIVATE_ADDRESSES`` does not allow.
 
-    Attributes:
-        answered: a download handler that is not the suite's sent the request all the same.
+    *answered*: a download handler that is not the suite's sent the request all the same.
     """
 
     def __init__(self, message: str, *, answered: bool = False) -> None:
@@ -80,11 +64,7 @@ class PrivateAddressRefused(PrivateAddressError, IgnoreRequest):
 
 
 class FilterRefused(IgnoreRequest):
-    """SUITE_FETCH_FILTER rejects the URL, or SUITE_PARSE_FILTER its answer.
-
-    Attributes:
-        response: the answer; None if nothing was fetched.
-    """
+    """SUITE_FETCH_FILTER rejects the URL, or SUITE_PARSE_FILTER its answer, the *response*."""
 
     def __init__(self, message: str, response: Response | None = None) -> None:
         super().__init__(message)

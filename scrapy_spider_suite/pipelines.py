@@ -39,10 +39,8 @@ _STOP_TIME: Final = 5.0
 class SinkPipeline:
     """Base: the suite's scheduler makes the sink and calls it, or else the pipeline does."""
 
-    needs: ClassVar = ""
-    """The setting without which it is off; "" where there is none."""
-    last: ClassVar = False
-    """Whether its sink ends after the other sinks."""
+    needs: ClassVar = ""  # the setting without which it is off; "" where there is none
+    last: ClassVar = False  # whether its sink ends after the other sinks
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
@@ -121,7 +119,7 @@ class ItemPackPipeline(SinkPipeline):
     def make_sink(self, log: CommitLog) -> Sink:
         assert log.settings.items_dir is not None  # see `from_crawler`
         packs = ItemPacks(log, log.settings.items_dir)
-        log.crawler.signals.connect(packs.add_item, signals.item_scraped, weak=False)
+        log.crawler.signals.connect(packs.add_item, signals.item_scraped)
         return packs
 
     def process_item(self, item: Any) -> Any:

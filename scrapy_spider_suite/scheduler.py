@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Collection, Sized
+from collections.abc import Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -119,17 +119,13 @@ class Duplicates:
 
 
 class FrontierScheduler(BaseScheduler):
-    """Hands the engine the next request, and commits its outcome.
-
-    Stats: ``scheduler/enqueued``, ``scheduler/dequeued`` (each ``/disk`` or ``/memory`` too),
-    ``dupefilter/filtered`` as Scrapy's; ``suite/…`` in the stats reference.
-    """
+    """Hands the engine the next request, and commits its outcome."""
 
     is_suite_scheduler: ClassVar = True
     """What `uses_suite_scheduler` asks for: a subclass has it, too."""
 
     def __init__(self, crawler: Crawler) -> None:
-        self.crawler = crawler
+        self._crawler = crawler
         self._duplicates = Duplicates(crawler)
         self._flushing = False
         self._closed = True  # until it is open
@@ -142,18 +138,17 @@ class FrontierScheduler(BaseScheduler):
     def from_crawler(cls, crawler: Crawler) -> FrontierScheduler:
         return cls(crawler)
 
-    # Life
-
     def open(self, spider: Spider) -> Any:
         """Open the frontier and hook into the engine. Raises `SuiteError`; a command ends."""
-        crawler = self.crawler
+        crawler = self._crawler
         parts: CrawlParts | None = None
         try:
             check_sources(suite_settings(crawler).seeds)
             self._parts = parts = open_crawl(crawler)
             self.crawl: Crawl = parts.crawl
             self._join(parts.crawl)
-            log = FrontierLog(self.crawl, self)
+            self._disk = DiskGuard(parts.crawl, self)
+            log = FrontierLog(parts.crawl, self, self._disk.pause_for)
             for pipeline in sink_pipelines(crawler):
                 parts.sinks.append(pipeline.sink(log))
         except SuiteError as error:
@@ -173,7 +168,6 @@ class FrontierScheduler(BaseScheduler):
         parts.deferred_links = DeferredLinks(parts, self)
         self._empty_run = EmptyRun(crawl)
         self._operator = make_action_runner(crawl, self, partial(write_changes, crawl))
-        self._disk = DiskGuard(crawl, self)
         supervision = Supervision(crawl, self, visits.caps)
         self._maintenance = Maintenance(parts, self, self._operator, self._disk, supervision)
         crawl.engine = self
@@ -184,7 +178,7 @@ class FrontierScheduler(BaseScheduler):
         crawler.signals.connect(self._choose_way, signals.spider_opened)
         if self.gate is None:
             ForeignDownloader(crawl, visits, parts.redirects, engine.downloader)
-        self._faults = PageFaults(crawl, self.pause_until_writable)
+        self._faults = PageFaults(crawl, self._disk.pause_for)
         crawler.signals.connect(self._idle, signals.spider_idle)
         others: Partners = [each for each in (self._limits, self._agent) if each]
         return deferred_from_coro(self._begin_among(others)) if others else self._begin()
@@ -192,9 +186,9 @@ class FrontierScheduler(BaseScheduler):
     def _choose_way(self) -> None:
         parts, crawl = self._parts, self.crawl
         reason = reason_for_engine(parts, self._engine)
-        crawl.path = f"engine path: {reason}" if reason else "fetch loop"
+        parts.path = f"engine path: {reason}" if reason else "fetch loop"
         if crawl.settings.broad:
-            logger.info("Rows of the frontier take this way: %s", crawl.path)
+            logger.info("Rows of the frontier take this way: %s", parts.path)
         if not reason and not self._closed:
             plan = LoopPlan(parts, self._engine)
             parts.loop = FetchLoop(parts, self, self._engine, self._outgoing, plan)
@@ -217,7 +211,7 @@ class FrontierScheduler(BaseScheduler):
         crawl.robots = None if middleware is None else middleware.service
 
     def _add_pushed_seeds(self) -> None:
-        if not hasattr(self.crawler.spider, "redis_key"):
+        if not hasattr(self._crawler.spider, "redis_key"):
             return
         from scrapy_spider_suite.cluster.pushed_seeds import pushed_seeds  # redis is an extra
 
@@ -270,7 +264,6 @@ class FrontierScheduler(BaseScheduler):
         for sink in self._parts.sinks:
             await finish_quietly(sink.close())
         await self._duplicates.close(reason)
-        self.crawl.publish_counts()
 
     @property
     def closing(self) -> bool:
@@ -290,7 +283,7 @@ class FrontierScheduler(BaseScheduler):
         """Whether anything is pending, leased, waiting or unread."""
         crawl = self.crawl
         frontier = crawl.frontier
-        waiting = frontier.pending or frontier.states.in_sieve or crawl.outside.count
+        waiting = frontier.pending or frontier.states.in_sieve or self._parts.visits.outside
         if waiting or len(self._parts.preparation) or len(self._parts.deferred_links):
             return True
         return self._seeding.busy or (self._operator is not None and self._operator.waits)
@@ -300,10 +293,7 @@ class FrontierScheduler(BaseScheduler):
         """The queue's length, for ``est()`` of the telnet console."""
         return range(self.crawl.frontier.pending)
 
-    dqs = None
-    """Scrapy's other queue, for ``est()``."""
-
-    # In
+    dqs = None  # Scrapy's other queue, for ``est()``
 
     def enqueue_request(self, request: Request, mark: str = "") -> bool:
         """Make *request* pending; False: a duplicate, or not to be queued. *mark*: of a seed."""
@@ -336,7 +326,7 @@ class FrontierScheduler(BaseScheduler):
             return False
         crawl.frontier.admission.adopt(fetch, [entry], crawl.now(), given=not crawl.seeds.pushed)
         place = "memory" if entry.volatile or not crawl.store.durable else "disk"
-        stats = self.crawler.stats
+        stats = self._crawler.stats
         stats.inc_value("scheduler/enqueued")
         stats.inc_value(f"scheduler/enqueued/{place}")
         self.flush_soon()
@@ -363,15 +353,11 @@ class FrontierScheduler(BaseScheduler):
         self.stop("unstorable_request")
         return False
 
-    # Out
-
     def next_request(self) -> Request | None:
         """Return the next request, or None; then `wake` follows in time."""
         with condemn_on_damage(self.crawl.store):
             return self._outgoing.next()
         return None
-
-    # Waking the engine
 
     def wake(self) -> None:
         """Have whoever fetches ask for more, once the engine has opened everything."""
@@ -389,8 +375,6 @@ class FrontierScheduler(BaseScheduler):
     def let_close(self) -> None:
         self._slot.remove_request(_UNDER_WAY)
         self.wake()  # it may be idle now
-
-    # What becomes of a request
 
     def _settled(self, request: Request) -> None:
         fetch = self.crawl.fetches.pop(request, None)
@@ -440,17 +424,9 @@ class FrontierScheduler(BaseScheduler):
                 self._maintenance.flush()
                 self._parts.deferred_links.poll(starving=False)
 
-    def hold(self, response: Response | Failure | None, durable: asyncio.Future[Any]) -> bool:
-        return self._faults.hold(response, durable, self.flush_soon)
-
     def flush(self) -> None:
         """Write all changes, or pause the crawl until that is possible."""
         self._maintenance.flush()
-
-    def pause_until_writable(self, why: str) -> None:
-        self._disk.pause_for(why)
-
-    # The end
 
     def _idle(self) -> None:
         if self._maintenance.end_if_damaged():
@@ -485,12 +461,6 @@ class FrontierScheduler(BaseScheduler):
         return sorted(self._pauses)
 
     @property
-    def under_way(self) -> Collection[object]:
-        active: Collection[Request] = self._engine.downloader.active
-        loop = self._parts.loop
-        return active if loop is None else (*active, *loop.flying)
-
-    @property
     def gate(self) -> PoliteDownloader | None:
         """The gate; None with a project's own downloader."""
         downloader = self._engine.downloader
@@ -522,5 +492,6 @@ def hold(
     # Not isinstance(): to Scrapy's metaclass every scheduler is an instance of any other's class.
     if FrontierScheduler not in type(scheduler).__mro__:
         return False
-    held: bool = scheduler.hold(response, durable)  # type: ignore[union-attr]
+    own: Any = scheduler
+    held: bool = own._faults.hold(response, durable, own.flush_soon)
     return held

@@ -41,6 +41,7 @@ class CrawlParts:
         self.duplicates = DuplicatePages(crawl)
         self.sinks: list[Sink] = []
         self.loop: FetchLoop | None = None
+        self.path = ""  # whether rows take the fetch loop, and if not, why
 
 
 def open_crawl(crawler: Crawler) -> CrawlParts:

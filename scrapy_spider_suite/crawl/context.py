@@ -6,12 +6,10 @@ import asyncio
 import logging
 import time
 from collections import defaultdict
-from collections.abc import Callable, Collection, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator
 from contextlib import suppress
 from contextvars import ContextVar
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
-from weakref import WeakKeyDictionary
 
 from scrapy import Request, signals
 
@@ -19,10 +17,7 @@ from scrapy_spider_suite.crawl import crawl_policy
 from scrapy_spider_suite.crawl.queue.frontier import Frontier, QueueOptions
 from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import Translator
-from scrapy_spider_suite.crawl.robots import RobotsService
 from scrapy_spider_suite.errors import CodecError, StoreWriteError
-from scrapy_spider_suite.fetch.exchange import Exchange
-from scrapy_spider_suite.fetch.resolver import suite_resolver
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Health
 from scrapy_spider_suite.frontier.permits import PermitSource
@@ -39,6 +34,8 @@ if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
     from scrapy_spider_suite.crawl.assembly import CrawlParts
+    from scrapy_spider_suite.crawl.robots import RobotsService
+    from scrapy_spider_suite.crawl.sinks.link_counts import LinkCountSink
 
 logger = logging.getLogger(__name__)
 
@@ -62,15 +59,12 @@ class Engine(Protocol):
 
     @property
     def closing(self) -> bool: ...
-
     @property
     def starting(self) -> bool: ...
     @property
     def paused(self) -> bool: ...
     @property
     def pauses(self) -> list[str]: ...
-    @property
-    def under_way(self) -> Collection[object]: ...
     @property
     def gate(self) -> Gate | None: ...
     def pause(self, why: str) -> None: ...
@@ -80,7 +74,6 @@ class Engine(Protocol):
     def wake(self) -> None: ...
     def flush(self) -> None: ...
     def flush_soon(self) -> None: ...
-    def pause_until_writable(self, why: str) -> None: ...
     def has_work(self) -> bool: ...
     def hold_open(self) -> None: ...
     def let_close(self) -> None: ...
@@ -114,15 +107,6 @@ class ClusterMember(Protocol):
     def publish(self) -> None: ...
 
 
-class ReadCounter(Protocol):
-    def read(self, fetch: Fetch, page: Exchange, links: Sequence[str]) -> None: ...
-    def recall(self, fetch: Fetch, page: Exchange, size: int, *, again: bool) -> None: ...
-
-
-class OutsideFetches:
-    count = waiting = 0
-
-
 class SeedSources:
     def __init__(self) -> None:
         self.start: asyncio.Task[object] | None = None  # reads the spider's ``start()``
@@ -133,20 +117,21 @@ class SeedSources:
         self.unread: set[str] = set()  # lists of seeds that are to be read again
 
 
-_crawls: WeakKeyDictionary[Crawler, Crawl] = WeakKeyDictionary()
+_CRAWL = "suite_crawl"
+"""The attribute of a crawler: a table of all crawls would keep ended ones, which lead to theirs."""
 
 
 def get_crawl(crawler: Crawler) -> Crawl:
     """The crawl of *crawler*, made at the first call. Raises the `SuiteError`s."""
-    crawl = _crawls.get(crawler)
+    crawl: Crawl | None = vars(crawler).get(_CRAWL)
     if crawl is None:
-        crawl = _crawls[crawler] = Crawl(crawler)
+        crawl = vars(crawler)[_CRAWL] = Crawl(crawler)
     return crawl
 
 
 def has_crawl(crawler: Crawler) -> bool:
     """Whether the crawl of *crawler* was made and is not closed."""
-    return crawler in _crawls
+    return _CRAWL in vars(crawler)
 
 
 def follows_links(crawler: Crawler) -> bool:
@@ -157,15 +142,13 @@ def follows_links(crawler: Crawler) -> bool:
 class Crawl:
     """The frontier of one crawl, and the fetches that are out."""
 
-    now = staticmethod(time.monotonic)
-    """The clock of the crawl."""
+    now = staticmethod(time.monotonic)  # the clock of the crawl
 
     def __init__(self, crawler: Crawler) -> None:
         self.crawler = crawler
         self.settings: SuiteSettings = suite_settings(crawler)
-        self.resolver = suite_resolver(crawler)
-        self.policy_file = crawl_policy.get_policy_file(crawler)
-        self.filters = crawl_policy.get_filters(crawler)
+        self.policy_file = crawl_policy.PolicyFile(self.settings)
+        self.filters = crawl_policy.CrawlFilters(self.settings, crawler.stats)
         domains = getattr(crawler.spider, "allowed_domains", None)
         if isinstance(domains, Iterator):  # as in scrapy-redis's examples: it is read only once
             domains = list(domains)
@@ -176,10 +159,9 @@ class Crawl:
         self.agent: ClusterMember | None = None  # None where one process crawls alone
         self.rates: RateGate | None = None  # None where nobody else fetches from the hosts
         self.robots: RobotsService | None = None  # None where robots.txt is not asked for
-        self.counter: ReadCounter | None = None
-        self.outside = OutsideFetches()
+        self.counter: LinkCountSink | None = None
+        self.observers: list[Callable[[Fetch], None]] = []  # see `add_fetch_observer`
         self.flying = 0  # fetches of the loop that have a place of CONCURRENT_REQUESTS
-        self.path = ""  # whether rows take the fetch loop, and if not, why
         self.seeds = SeedSources()
         self.stopping = False
         self.parts: CrawlParts | None = None  # see `open_crawl`
@@ -200,12 +182,12 @@ class Crawl:
             crawler, codec, broad=self.settings.broad, normal=self.normalizer
         )
         self.frontier = self._open_frontier()
-        self.policy_file.address_of = self._address_of
         # Connected after the extensions, so called after them; the scheduler is closed before.
-        crawler.signals.connect(self.close_job, signals.spider_closed, weak=False)
+        crawler.signals.connect(self.close_job, signals.spider_closed)
 
     def _open_frontier(self) -> Frontier:
         job, now = self.job, self.now()
+        self.policy_file.address_of = self._address_of
         frontier = Frontier(
             self.store,
             self.policy_file.policy,
@@ -250,17 +232,6 @@ class Crawl:
         )  # fmt: skip
         return store
 
-    def publish_counts(self) -> None:
-        """Add *counts* to the stats, as is done each second and at the end."""
-        for name, number in self.counts.items():
-            self.crawler.stats.inc_value(name, number)
-        self.counts.clear()
-
-    @property
-    def temporary(self) -> Path | None:
-        """The folder of a crawl without a job directory, if it needs one."""
-        return None if self._folder is None else self._folder.path
-
     def wake(self) -> None:
         if self.engine is not None:
             self.engine.wake()
@@ -277,7 +248,7 @@ class Crawl:
 
     def close_job(self, reason: str = "") -> None:
         """Close the job directory, after the extensions have written to it."""
-        if _crawls.pop(self.crawler, None) is None:
+        if vars(self.crawler).pop(_CRAWL, None) is None:
             return
         for closer in self.closers:
             closer(reason)

@@ -16,9 +16,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, Generic, TextIO, TypeVar
-from weakref import WeakKeyDictionary
 
-from scrapy.crawler import Crawler
 from scrapy.http import TextResponse
 from scrapy.statscollectors import StatsCollector
 from scrapy.utils.misc import load_object
@@ -35,7 +33,7 @@ from scrapy_spider_suite.frontier.robots_rules import origin_of
 from scrapy_spider_suite.frontier.windows import Window
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.declarations import setting_name
-from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.urls import normalizer
@@ -221,16 +219,6 @@ class WatchedFile(Generic[T]):
             self._reading = None
 
 
-_policy_files: WeakKeyDictionary[Crawler, PolicyFile] = WeakKeyDictionary()
-
-
-def get_policy_file(crawler: Crawler) -> PolicyFile:
-    found = _policy_files.get(crawler)
-    if found is None:
-        found = _policy_files[crawler] = PolicyFile(suite_settings(crawler))
-    return found
-
-
 class PolicyFile:
     """The policy of a crawl; reads its overrides file again when that changes."""
 
@@ -252,8 +240,6 @@ class PolicyFile:
         number = counted(len(rules), "rule")
         logger.info("now in force: %s of %s", number, self._file.path or "no file")
         self.changed()
-
-    # What holds for a request
 
     def obeys_robots(self, url: str) -> bool | None:
         lines = self.policy.overrides.lines
@@ -346,17 +332,8 @@ def file_stamp(path: Path | None) -> FileStamp:
 
 FILTER_SETTINGS = {stage: f"{stage.value}_filter" for stage in Stage}
 """The setting of each stage, by its name without the prefix."""
-_LONGEST = 400_000  # bytes of a file
+_LONGEST = 400_000  # characters of a file
 _EXEMPT = entries.Flag.START | entries.Flag.DONT_FILTER
-
-_filters: WeakKeyDictionary[Crawler, CrawlFilters] = WeakKeyDictionary()
-
-
-def get_filters(crawler: Crawler) -> CrawlFilters:
-    found = _filters.get(crawler)
-    if found is None:
-        found = _filters[crawler] = CrawlFilters(suite_settings(crawler), crawler.stats)
-    return found
 
 
 @dataclass(frozen=True)
@@ -386,12 +363,7 @@ def _read(stage: Stage, value: str, given: FilterInputs) -> Filter:
     name, place, text = setting_name(FILTER_SETTINGS[stage]), "", value
     if value.startswith("@"):
         place = f"{value[1:]}, "
-        try:
-            with Path(value[1:]).open("rb") as file:
-                data = file.read(_LONGEST + 1)
-            text = data.decode("utf-8-sig")
-        except (OSError, UnicodeDecodeError) as error:
-            raise SettingsError(f"{name}: {value[1:]} cannot be read: {error}") from error
+        text = _read_lines(name, Path(value[1:]), lambda file, _: file.read(_LONGEST))
     try:
         return Filter(text, stage, given)
     except FilterError as error:

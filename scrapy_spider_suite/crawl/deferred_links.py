@@ -82,6 +82,7 @@ class DeferredLinks:
         self._crawl = crawl = parts.crawl
         self._engine = engine
         self._stages = parts.pages
+        self._visits = parts.visits
         self._stats = crawl.crawler.stats
         self._loop = asyncio.get_running_loop()
         self._pages = pages = crawl.frontier.stored_links
@@ -171,7 +172,7 @@ class DeferredLinks:
 
     def _is_all_done(self) -> bool:
         crawl, limit = self._crawl, self._crawl.settings.max_wait
-        if crawl.frontier.leases.out or crawl.outside.count or crawl.frontier.states.in_sieve:
+        if crawl.frontier.leases.out or self._visits.outside or crawl.frontier.states.in_sieve:
             return False
         wait = crawl.frontier.leases.next_visit_in(crawl.now())
         return wait is None or wait > min(_NOTHING, limit or _NOTHING)

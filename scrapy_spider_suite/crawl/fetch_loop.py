@@ -22,7 +22,6 @@ from scrapy.utils.log import failure_to_exc_info, logformatter_adapter
 from scrapy.utils.python import global_object_name
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.crawl.gate import fetch_observers
 from scrapy_spider_suite.crawl.loop_exchange import LoopExchange, Pipeline, Pipelines
 from scrapy_spider_suite.crawl.requests import StoppedError, event_of_error
 from scrapy_spider_suite.errors import JobDamagedError
@@ -86,7 +85,7 @@ class FetchLoop:
         self._pipelines = Pipelines(crawl.frontier, plan, self._pool.counts)
         self._plans = crawl.frontier.commit.planner.revisits
         self._workbench = crawl.frontier.workbench
-        self._observers = fetch_observers(crawl.crawler)
+        self._observers = crawl.observers
         self._aside: deque[Fetch] = deque()
         self.flying: set[LoopExchange] = set()
         self._begun = 0  # fetches that are not settled

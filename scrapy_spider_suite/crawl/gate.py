@@ -8,13 +8,12 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from weakref import WeakKeyDictionary
 
 from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 
-from scrapy_spider_suite.crawl.context import Crawl
+from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import VIA, StoppedError, hostname
 from scrapy_spider_suite.exceptions import (
@@ -90,10 +89,7 @@ class Caps:
                 meta.pop(key, None)
 
     def received(self, exchange: Exchange, fetch: Fetch | None) -> None:
-        """Count the bytes of a transfer, of a failed one too.
-
-        For handlers that do not tell, the body alone counts.
-        """
+        """Count the bytes of a transfer, of a failed one too; of other handlers the body alone."""
         size = exchange.size or len(exchange.body)
         self._crawl.frontier.counters.bytes += size
         if fetch is None:
@@ -105,10 +101,7 @@ class Caps:
 
 
 class WireQueue:
-    """Requests that wait for the wire to a host: first come first served, before new visits.
-
-    *may* raises if the request may not be sent.
-    """
+    """Requests that wait for the wire to a host: first come first served, before new visits."""
 
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
@@ -152,10 +145,7 @@ class WireQueue:
             address.intrusions += 1  # a visit that left for it meanwhile must look again
 
     async def queue_to_begin(self, visit: Visit, may: Callable[[], None]) -> None:
-        """Wait in a visit, since a delayed visit has begun just now.
-
-        Raises `StoppedError` and the errors of *may*.
-        """
+        """Wait in a visit, since a delayed visit has begun just now. Raises as `queue_again`."""
         crawl = self._crawl
         while pause := visit.pause_to_begin(crawl.now()):
             if crawl.stopping:
@@ -207,15 +197,12 @@ class WireQueue:
             await moved
         finally:
             for key in both:
-                self._forget(key, moved)
+                moves = self._moves[key]
+                del moves[moved]
+                if not moves:
+                    del self._moves[key]
             if timer is not None:
                 timer.cancel()
-
-    def _forget(self, key: str, moved: asyncio.Future[None]) -> None:
-        moves = self._moves[key]
-        del moves[moved]
-        if not moves:
-            del self._moves[key]
 
     def wake(self, *keys: str) -> None:
         """Let requests look again that wait for one of *keys*; without keys all of them."""
@@ -229,25 +216,16 @@ def _finish(future: asyncio.Future[None]) -> None:
         future.set_result(None)
 
 
-FetchObserver = Callable[[Fetch], None]
-
-_observers: WeakKeyDictionary[Crawler, list[FetchObserver]] = WeakKeyDictionary()
-
-
-def add_fetch_observer(crawler: Crawler, observer: FetchObserver) -> None:
+def add_fetch_observer(crawler: Crawler, observer: Callable[[Fetch], None]) -> None:
     """Call *observer*, which must not raise, after every exchange of *crawler*, with its fetch.
 
     robots.txt, media, redirects and retries are fetches, too. An exchange has a status or an error.
     """
-    fetch_observers(crawler).append(observer)
-
-
-def fetch_observers(crawler: Crawler) -> list[FetchObserver]:
-    return _observers.setdefault(crawler, [])
+    get_crawl(crawler).observers.append(observer)
 
 
 def end_exchange(
-    crawler: Crawler, request: Request, fetch: Fetch | None, response: Response | None,
+    crawl: Crawl, request: Request, fetch: Fetch | None, response: Response | None,
     error: BaseException | None, began: float,
 ) -> Exchange:  # fmt: skip
     """Tell the observers how *request*, sent *began* (seconds since the epoch), ended."""
@@ -259,11 +237,10 @@ def end_exchange(
         exchange.error, exchange.status = error, 0
     exchange.began, exchange.seconds = began, max(0.0, time.time() - began)
     exchange.address = exchange.address or request.meta.get(ADDRESS, "")
-    observers = fetch_observers(crawler)
-    if observers:
+    if crawl.observers:
         fetch = fetch or Fetch(_entry_aside(request), None, aside=True)
         fetch.exchange = exchange
-        for observer in observers:
+        for observer in crawl.observers:
             observer(fetch)
     return exchange
 

@@ -10,10 +10,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Final
 
-from pydispatch.dispatcher import (  # type: ignore[import-untyped]
-    getAllReceivers,
-    liveReceivers,
-)
+from pydispatch.dispatcher import getAllReceivers, liveReceivers  # type: ignore[import-untyped]
 from scrapy import Request, signals
 from scrapy.downloadermiddlewares.httpcompression import ACCEPTED_ENCODINGS
 from scrapy.http import Headers
@@ -186,8 +183,6 @@ class LoopPlan:
             elif not module.startswith(("scrapy.extensions.corestats", "scrapy_spider_suite.")):
                 self.announces = True
 
-    # Checks
-
     def _check_robots(self, fetch: Fetch, server: str) -> bool:
         url, service = fetch.entry.url, self._robots.service
         if not service.obeys(url):
@@ -222,8 +217,6 @@ class LoopPlan:
     def _check_filter(self, fetch: Fetch, server: str) -> bool:
         self._crawl.filters.refuse_fetch(fetch.entry.url, fetch.entry, server)
         return False
-
-    # The head of a request
 
     def request(self, fetch: Fetch) -> tuple[Origin, bytes]:
         """Return the server of *fetch* and the request. Raises as `split_url`."""
@@ -268,8 +261,6 @@ class LoopPlan:
         for name, value in self._revisits.conditions(fetch).items():
             pieces += (b"\r\n", name, b": ", value)
         return pieces
-
-    # Pages
 
     def _wants_pages(self, engine: ExecutionEngine) -> bool:
         spider = self._crawl.crawler.spider

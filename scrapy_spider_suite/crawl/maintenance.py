@@ -22,6 +22,7 @@ from scrapy_spider_suite.crawl.assembly import CrawlParts
 from scrapy_spider_suite.crawl.context import Crawl, Engine, stays_open
 from scrapy_spider_suite.crawl.gate import CAP_UNITS
 from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
+from scrapy_spider_suite.crawl.visits import Visits
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
 from scrapy_spider_suite.runtime.event_loop import GcTuning
 from scrapy_spider_suite.runtime.refusal import DAMAGED
@@ -38,6 +39,9 @@ def set_gauges(
     crawl: Crawl, statistics: FrontierStatistics, archiver: Archiver | None, queued_max: int
 ) -> None:
     frontier, stats = crawl.frontier, crawl.crawler.stats
+    for name, number in crawl.counts.items():
+        stats.inc_value(name, number)
+    crawl.counts.clear()
     for name in ("pending", "leased", "hosts", "addresses", "unresolved"):
         stats.set_value(f"suite/frontier/{name}", getattr(statistics, name))
     for name in ("done", "failed", "filtered", "retried", "dead_hosts", "bytes"):
@@ -81,9 +85,10 @@ class SieveFlusher:
     """Flushes the sieve in a thread, and schedules its new links by the portion."""
 
     def __init__(
-        self, crawl: Crawl, write: Callable[[], None], wake: Callable[[], None]
+        self, crawl: Crawl, visits: Visits, write: Callable[[], None], wake: Callable[[], None]
     ) -> None:
         self._crawl = crawl
+        self._visits = visits
         self._write = write
         self._wake = wake
         self._loop = asyncio.get_running_loop()
@@ -102,7 +107,7 @@ class SieveFlusher:
             self._busy, self._began = True, now
             self._hand_out()
             return
-        busy = self._said or self._crawl.frontier.pending or self._crawl.outside.count
+        busy = self._said or self._crawl.frontier.pending or self._visits.outside
         on_time = now >= self._not_before and (starving or sifter.sieve.full)
         if on_time or (starving and not busy):
             self._begin(now)
@@ -227,7 +232,7 @@ class Maintenance:
         self._collecting: asyncio.Task[None] | None = None
         self._operating = False
         self._archiver = make_archiver(crawl.store, crawl.frontier.counters, crawl.frontier.flush)
-        self._flusher = SieveFlusher(crawl, self.flush, engine.wake)
+        self._flusher = SieveFlusher(crawl, parts.visits, self.flush, engine.wake)
         self._revising = self._admitting = self._archiving = False
         crawl.policy_file.changed = self._wake_all
 
@@ -356,7 +361,6 @@ class Maintenance:
 
     def _pulse(self, *, say: bool) -> None:
         crawl, now = self._crawl, self._crawl.now()
-        crawl.publish_counts()
         crawl.frontier.wall_offset = time.time() - now
         crawl.frontier.counters.seconds += now - self._last
         self._last = now
@@ -407,7 +411,7 @@ class Maintenance:
         if self._stop_seen is None:
             self._stop_seen = now
             crawl.stopping = True
-            if crawl.outside.waiting:
+            if self._parts.visits.outside_waiting:
                 self.cut = True
             self._parts.preparation.cancel()
             self._parts.visits.put_back_waiting()
@@ -452,7 +456,7 @@ class Maintenance:
             return None
         statistics = crawl.frontier.statistics()
         parts = self._parts
-        busy = statistics.leased or crawl.outside.count or statistics.in_sieve
+        busy = statistics.leased or self._parts.visits.outside or statistics.in_sieve
         busy = busy or len(parts.preparation) or len(parts.deferred_links)
         busy = busy or bool(crawl.frontier.leases.foreign)
         if busy or not statistics.pending or statistics.unresolved or statistics.abandoning:
@@ -493,12 +497,12 @@ class Maintenance:
             return
         self._supervision.pulse(crawl.now(), {
             "when": time.time(), "closing": self._engine.closing,
-            "paused": self._engine.paused, "path": crawl.path,
+            "paused": self._engine.paused, "path": self._parts.path,
             "done": counters.done, "failed": counters.failed,
             "seconds": round(counters.seconds, 1),
             "cache_hit_rate": round(crawl.frontier.states.cache.hit_rate, 3),
             **{name: getattr(statistics, name) for name in statistics.__slots__},
             "waits": [asdict(count) for count in crawl.frontier.waits.counts],
-            "silent_name_servers": crawl.resolver.silent_servers,
+            "silent_name_servers": self._parts.trusted.resolver.silent_servers,
             "traps": crawl.frontier.traps.met, **self._parts.revisits.facts,
         })  # fmt: skip

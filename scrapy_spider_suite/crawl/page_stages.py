@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 class PageStages:
     """Follows links in bulk for BroadSpider and SUITE_FOLLOW; else counts them where asked to.
 
-    Attributes:
-        passes_links: whether links are passed on, be it of sitemaps alone.
+    *passes_links*: whether links are passed on, be it of sitemaps alone.
     """
 
     def __init__(self, crawl: Crawl) -> None:

@@ -20,6 +20,7 @@ from scrapy_spider_suite.errors import PrivateAddressError, ResolveError, SuiteE
 from scrapy_spider_suite.exceptions import HostExcluded, RobotsUnavailable
 from scrapy_spider_suite.fetch.address_rules import pacing_key as address_key
 from scrapy_spider_suite.fetch.address_rules import special_kind
+from scrapy_spider_suite.fetch.resolver import Resolution, suite_resolver
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.frontier.robots_rules import RobotsRules, RobotsVerdict, origin_of
@@ -30,7 +31,6 @@ if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.assembly import CrawlParts
     from scrapy_spider_suite.crawl.context import Crawl
     from scrapy_spider_suite.crawl.robots import RobotsService
-    from scrapy_spider_suite.fetch.resolver import Resolution
 
 logger = logging.getLogger(__name__)
 
@@ -82,6 +82,7 @@ class HostPreparation:
         self._crawl = crawl = parts.crawl
         self._visits = parts.visits
         self._sitemaps = parts.sitemaps
+        self._resolver = parts.trusted.resolver
         self._robots = robots = crawl.robots
         self._wake = crawl.wake
         self._lookups = 0
@@ -119,12 +120,12 @@ class HostPreparation:
             room -= 1
             entry = host.front[0][1]
             if host.record.failures:
-                crawl.resolver.forget(host.key)  # it may have moved, and not be down
+                self._resolver.forget(host.key)  # it may have moved, and not be down
             web = entry.url.startswith(("http://", "https://"))
             if entry.flags & Flag.PROXIED or not web or host_of(entry.url) != host.key:
                 crawl.frontier.set_address(host, "", "", FOREVER, now)
                 ready = True
-            elif (known := crawl.resolver.cached(host.key) or self._stored(host)) is not None:
+            elif (known := self._resolver.cached(host.key) or self._stored(host)) is not None:
                 self._place(host, known.addresses, known.expires_in)
                 ready = True
             else:
@@ -140,12 +141,12 @@ class HostPreparation:
         left = record.resolved_until - crawl.frontier.wall(crawl.now())
         if not record.address or record.failures or left <= 0:
             return None
-        return crawl.resolver.restore(host.key, record.address, left)
+        return self._resolver.restore(host.key, record.address, left)
 
     async def _look_up(self, host: HostState) -> None:
         crawl = self._crawl
         try:
-            found = await crawl.resolver.resolve(host.key)
+            found = await self._resolver.resolve(host.key)
         except (ResolveError, PrivateAddressError) as error:
             if crawl.frontier.workbench.hosts.get(host.key) is host:
                 self._refused(host, error)
@@ -213,7 +214,7 @@ class HostPreparation:
         """Whether as many robots.txt are being fetched as there may be requests."""
         limit = self._crawl.settings.project.most_requests
         # Those that wait, as behind a redirect of many hosts to one host, do not count.
-        on_the_wire = self._fetches - self._crawl.outside.waiting
+        on_the_wire = self._fetches - self._visits.outside_waiting
         return on_the_wire >= limit or self._fetches >= _WAITING
 
     async def _fetch_robots(
@@ -294,10 +295,9 @@ class TrustedPrivateHosts:
 
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
-        self._resolver = resolver = crawl.resolver
+        self.resolver = resolver = suite_resolver(crawl.crawler)
         self._kv = kv = crawl.store.kv("trusted")
         self._number = 0
-        crawl.closers.append(self._stop)
         resolver.listener = lambda host: kv.put(host.encode(), _NO_MORE)
         for name, word in kv.items():
             if word == _NO_MORE:
@@ -307,12 +307,9 @@ class TrustedPrivateHosts:
 
     def add(self, host: str) -> None:
         """Trust *host*, unless 10,000 hosts are trusted."""
-        if self._number < _MOST and self._resolver.trust(host):
+        if self._number < _MOST and self.resolver.trust(host):
             self._number += 1
             self._kv.put(host.encode(), b"")
-
-    def _stop(self, reason: str) -> None:
-        self._resolver.listener = None
 
     def add_start(self, request: Request) -> None:
         """Trust the host of *request*, which ``start()`` yielded, unless the scheduler does."""

@@ -99,7 +99,7 @@ class Revisits:
 
     def leased(self, fetch: Fetch) -> None:
         self._planner.begin(fetch)
-        if self._is_due() and self._turns.next(new=True, due=True):
+        if self._is_due() and self._turns.next():
             self._owed += 1
 
     def _is_due(self, until: float | None = None) -> bool:

@@ -17,21 +17,12 @@ from scrapy.exceptions import CannotResolveHostError, IgnoreRequest
 from scrapy.http import Request, Response
 from scrapy.http.request import NO_CALLBACK
 
-from scrapy_spider_suite.crawl.crawl_policy import PolicyFile, get_policy_file
+from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.requests import StoppedError, redirect_target
 from scrapy_spider_suite.errors import SuiteError
 from scrapy_spider_suite.exceptions import HostExcluded, RedirectRefused, RobotsUnavailable
-from scrapy_spider_suite.frontier.robots_rules import (
-    BODY_MAX,
-    REDIRECTS_MAX,
-    TTL,
-    UNREACHABLE_MAX,
-    RobotsRules,
-    RobotsVerdict,
-    judge_robots,
-    max_age,
-    origin_of,
-)
+from scrapy_spider_suite.frontier import robots_rules
+from scrapy_spider_suite.frontier.robots_rules import TTL, RobotsRules, RobotsVerdict, origin_of
 from scrapy_spider_suite.settings.project import uses_suite_scheduler
 from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.store import job_directory
@@ -40,6 +31,7 @@ if TYPE_CHECKING:
     from scrapy.core.engine import ExecutionEngine
     from scrapy.crawler import Crawler
 
+    from scrapy_spider_suite.crawl.crawl_policy import PolicyFile
     from scrapy_spider_suite.store.interface import KV
 
 logger = logging.getLogger(__name__)
@@ -64,11 +56,11 @@ class RobotsService:
     called after each fetch, *announce* awaited after each answer.
     """
 
-    def __init__(self, crawler: Crawler, *, clock: Callable[[], float] = time.time) -> None:
+    def __init__(self, crawler: Crawler) -> None:
         if crawler.stats is None:
             raise RuntimeError("the crawler has no stats collector yet")
         self._crawler = crawler
-        self._clock = clock
+        self._clock: Callable[[], float] = time.time
         project = suite_settings(crawler).project
         self._obeys = crawler.settings.getbool("ROBOTSTXT_OBEY")
         self._own_agent = project.robotstxt_user_agent
@@ -81,7 +73,7 @@ class RobotsService:
             "dont_redirect": True,
             "download_maxsize": min(project.download_maxsize or DOWNLOAD_MAX, DOWNLOAD_MAX),
             "download_warnsize": 0,
-            "suite_truncate": BODY_MAX,
+            "suite_truncate": robots_rules.BODY_MAX,
         }
         if self._has_frontier:
             self._meta["dont_retry"] = True
@@ -91,7 +83,7 @@ class RobotsService:
 
     @cached_property
     def _policy_file(self) -> PolicyFile:
-        return get_policy_file(self._crawler)
+        return get_crawl(self._crawler).policy_file
 
     @cached_property
     def store(self) -> RobotsStore:
@@ -158,12 +150,13 @@ class RobotsService:
             why = error  # of any download handler or middleware: all mean no answer
         else:
             status, body, why = response.status, response.body, f"status {response.status}"
-            age = max_age(b",".join(response.headers.getlist(b"Cache-Control")).decode("latin-1"))
+            said = b",".join(response.headers.getlist(b"Cache-Control")).decode("latin-1")
+            age = robots_rules.max_age(said)
             stats.inc_value("robotstxt/response_count")
             stats.inc_value(f"robotstxt/response_status_count/{status}")
         finally:
             stats.inc_value("robotstxt/request_count")
-        rules = judge_robots(
+        rules = robots_rules.judge_robots(
             origin, status, body, now=self._clock(), max_age=age,
             previous=self.store.last(origin), ttl=TTL,
         )  # fmt: skip
@@ -176,15 +169,13 @@ class RobotsService:
         return rules
 
     def _request(self, url: str) -> Request:
-        return Request(
-            url, callback=NO_CALLBACK, priority=DOWNLOAD_PRIORITY, meta=dict(self._meta)
-        )
+        return Request(url, NO_CALLBACK, priority=DOWNLOAD_PRIORITY, meta=dict(self._meta))
 
     async def _download(self, engine: ExecutionEngine, request: Request) -> Response:
         # The answer to the last redirect. Every hop goes through the downloader, so it is paced
         # like any other request.
         response = await engine.download_async(request)
-        for _ in range(REDIRECTS_MAX):
+        for _ in range(robots_rules.REDIRECTS_MAX):
             location = response.headers.get(b"Location")
             target = redirect_target(request.url, response.status, location)
             if target is None:
@@ -211,7 +202,7 @@ class RobotsService:
         )  # fmt: skip
 
 
-KEEP_AFTER_EXPIRY = UNREACHABLE_MAX + TTL
+KEEP_AFTER_EXPIRY = robots_rules.UNREACHABLE_MAX + TTL
 """Seconds that an outdated row stays: as long as its body or its failures may still count."""
 
 _ROW = struct.Struct(">BBHIdddd")
@@ -221,19 +212,12 @@ _PUTS_PER_PURGE = 1000  # so a purge of one bucket looks at some rows per verdic
 
 
 class RobotsStore:
-    """`RobotsRules` by origin: all on disk in *kv*, some in memory, by number and by size."""
+    """`RobotsRules` by origin: all on disk in *kv*, some in *memory*, of so many bytes."""
 
-    def __init__(
-        self,
-        kv: KV | None,
-        max_memory_entries: int = 10_000,
-        max_memory_bytes: int = 32 << 20,
-        user_agent: str = "*",
-    ) -> None:
+    def __init__(self, kv: KV | None, user_agent: str = "*", memory: int = 32 << 20) -> None:
         """The rules for *user_agent* are parsed as they enter, for their size to be known."""
         self._kv = kv
-        self._max_entries = max_memory_entries
-        self._max_bytes = max_memory_bytes
+        self._most = memory
         self._user_agent = user_agent
         self._memory: OrderedDict[str, tuple[RobotsRules, int]] = OrderedDict()
         self._bytes = 0
@@ -295,9 +279,7 @@ class RobotsStore:
         rules.crawl_delay(self._user_agent)
         self._memory[rules.origin] = rules, rules.weight
         self._bytes += rules.weight
-        while len(self._memory) > 1 and (
-            len(self._memory) > self._max_entries or self._bytes > self._max_bytes
-        ):
+        while len(self._memory) > 1 and self._bytes > self._most:
             self._bytes -= self._memory.popitem(last=False)[1][1]
 
 
@@ -332,8 +314,8 @@ def _from_row(origin: str, row: bytes) -> RobotsRules | None:
     try:
         form, verdict, status, failures, fetched, checked, expires, since = _ROW.unpack_from(row)
         packed, unpacking = row[_ROW.size :], zlib.decompressobj()
-        size = len(unpacking.decompress(packed, BODY_MAX))
-        whole = not packed or size >= BODY_MAX or unpacking.eof
+        size = len(unpacking.decompress(packed, robots_rules.BODY_MAX))
+        whole = not packed or size >= robots_rules.BODY_MAX or unpacking.eof
         if form != _FORMAT or not whole or not all(map(math.isfinite, (fetched, checked, expires))):
             return None
         return RobotsRules(

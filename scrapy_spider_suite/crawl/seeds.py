@@ -261,11 +261,12 @@ class SeedIntake:
         return SeedList(self._crawl.store, self._plant, lines, name)
 
     def _place(self, url: str) -> Path:
-        crawl = self._crawl
-        folder = crawl.temporary if crawl.job is None else crawl.job.folder
-        if folder is None:
+        job = self._crawl.job
+        if job is None:
             self._folder = self._folder or TemporaryDirectory()
             folder = Path(self._folder.name)
+        else:
+            folder = job.folder
         return folder / f"seeds-{hashlib.sha256(url.encode()).hexdigest()[:16]}"
 
     async def _fetch(self, url: str, path: Path) -> None:

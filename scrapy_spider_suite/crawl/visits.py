@@ -12,6 +12,7 @@ from scrapy import Request, Spider
 from scrapy.http import Response
 from twisted.internet.defer import inlineCallbacks
 
+from scrapy_spider_suite import exceptions
 from scrapy_spider_suite.crawl.gate import Caps
 from scrapy_spider_suite.crawl.links import note_redirect
 from scrapy_spider_suite.crawl.queue.leases import Fetch
@@ -23,14 +24,6 @@ from scrapy_spider_suite.crawl.requests import (
     hostname,
 )
 from scrapy_spider_suite.errors import CodecError
-from scrapy_spider_suite.exceptions import (
-    HostExcluded,
-    HostUnreachable,
-    NotModified,
-    PageRedirected,
-    RobotsUnavailable,
-    UnwantedMediaType,
-)
 from scrapy_spider_suite.fetch.exchange import Exchange, pop_exchange
 from scrapy_spider_suite.frontier.outcomes import Event, Health, event_of_status, parse_retry_after
 from scrapy_spider_suite.frontier.workbench import HostState
@@ -52,10 +45,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_LEAST = 3
-"""Failures in a row that condemn a host, where RETRY_TIMES is less."""
-_MOST = 10_000
-"""Hosts of either kind that are kept in mind."""
+_LEAST = 3  # failures in a row that condemn a host, where RETRY_TIMES is less
+_MOST = 10_000  # hosts of either kind that are kept in mind
 
 
 class DeadHosts:
@@ -129,7 +120,7 @@ class DeadHosts:
         """Raise `HostUnreachable` if *fetch* is of `acquire`."""
         if fetch in self._doomed:
             self._doomed.remove(fetch)
-            raise HostUnreachable(f"{fetch.entry.host} has not answered any request")
+            raise exceptions.HostUnreachable(f"{fetch.entry.host} has not answered any request")
 
 
 class InProgress(set[Request]):
@@ -142,10 +133,8 @@ class InProgress(set[Request]):
         self._left(request)
 
 
-_LONGEST = 60.0
-"""Seconds after which the scheduler looks again at the latest."""
-_LATE = 0.0005
-"""Seconds by which it looks too late rather than too early."""
+_LONGEST = 60.0  # seconds after which the scheduler looks again at the latest
+_LATE = 0.0005  # seconds by which it looks too late rather than too early
 
 
 class RequestSource:
@@ -167,7 +156,8 @@ class RequestSource:
     def next(self) -> Request | None:
         crawl = self._crawl
         while not self._engine.closing and not crawl.stopping:
-            fetch = self._next_for_engine()
+            # With a fetch loop, only what that leaves to the engine.
+            fetch = self.acquire() if self.loop is None else self.loop.acquire_for_engine()
             if fetch is None:
                 break
             try:
@@ -190,10 +180,6 @@ class RequestSource:
             stats.inc_value(f"scheduler/dequeued/{place}")
             return request
         return None
-
-    def _next_for_engine(self) -> Fetch | None:
-        # With a fetch loop, only what that leaves to the engine.
-        return self.acquire() if self.loop is None else self.loop.acquire_for_engine()
 
     def acquire(self) -> Fetch | None:
         """Return the next fetch whose time has come; None: nothing may be fetched now."""
@@ -283,7 +269,7 @@ class ForeignDownloader:
     ) -> None:  # fmt: skip
         crawl = self._crawl
         exchange = pop_exchange(request)
-        if error is not None and not isinstance(error, PageRedirected):
+        if error is not None and not isinstance(error, exceptions.PageRedirected):
             self._visits.heard(fetch, event_of_error(error))
         elif isinstance(result, Response):
             self._visits.heard(fetch, event_of_status(result.status), result)
@@ -298,19 +284,16 @@ class ForeignDownloader:
         self._visits.fetched(fetch, result, error)
 
 
-_BARRED = 60.0
-"""Seconds for which a host waits of which only some requests are barred."""
-_NOTED_MAX = 1_000
-"""Hosts of either kind that are kept in mind."""
+_BARRED = 60.0  # seconds for which a host waits of which only some requests are barred
+_NOTED_MAX = 1_000  # hosts of either kind that are kept in mind
 
 
 class Visits:
     """The visits of one crawl.
 
-    Attributes:
-        bursts: for a fetch that is out, the other fetches of its visit.
-        ready: fetches whose visit goes on at once.
-        unscheduled: is told of each request of another scheduler; None with the suite's.
+    *bursts*: for a fetch that is out, the other fetches of its visit. *ready*: fetches whose visit
+    goes on at once. *unscheduled* is told of each request of another scheduler. *outside*: requests
+    without a visit at the downloader; *outside_waiting*: those that wait.
     """
 
     def __init__(self, crawl: Crawl, trusted: TrustedPrivateHosts) -> None:
@@ -319,6 +302,7 @@ class Visits:
         self.bursts: dict[Fetch, list[Fetch]] = {}
         self.ready: list[Fetch] = []
         self.unscheduled: OtherSchedulerRun | None = None
+        self.outside = self.outside_waiting = 0
         self._crawl = crawl
         self._trusted = trusted
         self._refusing: set[str] = set()  # hosts that refused a connection without a visit
@@ -371,11 +355,11 @@ class Visits:
         crawl, now = self._crawl, self._crawl.now()
         self.caps.settle(fetch)
         fetch.event = event_of_error(error)
-        if isinstance(error, UnwantedMediaType | NotModified):
+        if isinstance(error, exceptions.UnwantedMediaType | exceptions.NotModified):
             fetch.status = error.response.status
-        if isinstance(error, RobotsUnavailable) and fetch.visit is not None:
+        if isinstance(error, exceptions.RobotsUnavailable) and fetch.visit is not None:
             self._no_robots(fetch, fetch.visit.host, error.retry_at)
-        elif isinstance(error, HostExcluded) and fetch.visit is not None:
+        elif isinstance(error, exceptions.HostExcluded) and fetch.visit is not None:
             frontier, host = crawl.frontier, fetch.visit.host
             if not frontier.policy_update.is_excluded(host, now):
                 # The rule is for another host that shares its slot, or for some of its URLs.
@@ -428,7 +412,7 @@ class Visits:
     def begin_outside(self, request: Request, *, by_start: bool) -> None:
         """*request*, without a visit, is at the downloader; *by_start*: of ``start()``."""
         crawl = self._crawl
-        crawl.outside.count += 1
+        self.outside += 1
         if by_start and not crawl.settings.broad:
             self._trusted.add(hostname(request))
         if self.unscheduled is not None:
@@ -437,7 +421,7 @@ class Visits:
     def end_outside(
         self, request: Request, result: Request | Response | None, error: BaseException | None
     ) -> None:
-        self._crawl.outside.count -= 1
+        self.outside -= 1
         if self.unscheduled is not None:
             self.unscheduled.end(request, result, error)
 

@@ -9,7 +9,8 @@ from typing import Self
 from scrapy.crawler import Crawler
 from scrapy.http import Request
 
-from scrapy_spider_suite.crawl.crawl_policy import PolicyFile, get_policy_file
+from scrapy_spider_suite.crawl.context import get_crawl
+from scrapy_spider_suite.crawl.crawl_policy import PolicyFile
 from scrapy_spider_suite.crawl.preparation import find_mailbox
 from scrapy_spider_suite.runtime.text import field_text
 from scrapy_spider_suite.settings.suite import suite_settings
@@ -50,7 +51,7 @@ class HostUserAgentMiddleware:
 
     @cached_property
     def _policy_file(self) -> PolicyFile:
-        return get_policy_file(self._crawler)  # a bad file has been refused by now
+        return get_crawl(self._crawler).policy_file
 
     def process_request(self, request: Request) -> None:
         if self.mailbox:

@@ -20,7 +20,6 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.crawl_policy import get_filters
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.settings.declarations import setting_name
@@ -107,7 +106,7 @@ class JobHistoryWriter:
         self._write(*self._changed_filters())
 
     def _changed_filters(self) -> list[dict[str, Any]]:
-        filters = get_filters(self._crawler)
+        filters = get_crawl(self._crawler).filters
         texts = {stage.value: "" if (found := filters.for_stage(stage)) is None else found.text
                  for stage in Stage}  # fmt: skip
         others = [stage for stage, text in texts.items() if text != self._filters.get(stage, "")]

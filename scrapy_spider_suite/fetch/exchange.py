@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import time
 from collections.abc import Callable
@@ -53,56 +54,40 @@ class ExchangeObserver(Protocol):
         """The body from byte *known* on is new."""
 
 
+@dataclasses.dataclass(slots=True, eq=False, repr=False)
 class Exchange:
     """One request, and its answer or the error; a `ConnectionListener`.
 
     Invariant: it is over once, with a *status* above 0 or with an *error*.
-
-    Attributes:
-        request: the bytes sent; b"" if a handler of Scrapy's sent them.
-        began: when, in seconds since the epoch; *seconds*: how long it took.
-        fields: names in the case of Scrapy's ``Headers``, to values in order.
-        head: the head as received, with the empty line; b"" if not known.
-        body: as it was sent, content codings included.
-        size: bytes received, head and framing included.
-        address: the numeric address of the server; "" if not known.
-        protocols: ``http/1.1``, and, over TLS, ``tls/1.3``.
-        unwanted: only the head was read, because of the media type.
     """
 
-    __slots__ = (
-        "_class", "_digest", "_head_seen", "_limits", "_on_over", "_response", "_warned",
-        "address", "began", "body", "certificate", "error", "fields", "flags", "head", "method",
-        "observer", "over", "protocols", "reader", "request", "seconds", "size", "status",
-        "unwanted", "url",
-    )  # fmt: skip
-
-    def __init__(
-        self, url: str, request: bytes, limits: BodyLimits,
-        on_over: Callable[[Exchange], None], method: str = "GET",
-    ) -> None:  # fmt: skip
-        self.url = url
-        self.method = method
-        self.request = request
-        self.began = time.time()
-        self.seconds = 0.0
-        self.status = self.size = 0
-        self.fields: dict[bytes, list[bytes]] = {}
-        self.head = self.body = b""
-        self.flags: list[str] = []
-        self.address = ""
-        self.protocols: tuple[str, ...] = ()
-        self.certificate: Any = None
-        self.error: BaseException | None = None
-        self.over = self.unwanted = False
-        self.observer: ExchangeObserver | None = None
-        self.reader = ResponseReader(method)
-        self._limits = limits
-        self._on_over = on_over
-        self._head_seen = self._warned = False
-        self._class: type[Response] | None = None
-        self._digest = b""
-        self._response: Response | None = None
+    url: str
+    request: bytes  # as sent; b"" if a handler of Scrapy's sent it
+    _limits: BodyLimits
+    _on_over: Callable[[Any], None]
+    method: str = "GET"
+    status: int = 0
+    fields: dict[bytes, list[bytes]] = dataclasses.field(default_factory=dict)
+    """Names in the case of Scrapy's ``Headers``, to values in order."""
+    head: bytes = b""  # as received, with the empty line; b"" if not known
+    body: bytes = b""  # as it was sent, content codings included
+    error: BaseException | None = None
+    over: bool = False
+    unwanted: bool = False  # only the head was read, because of the media type
+    flags: list[str] = dataclasses.field(default_factory=list)
+    began: float = dataclasses.field(default_factory=time.time)  # seconds since the epoch
+    seconds: float = 0.0
+    size: int = 0  # bytes received, head and framing included
+    address: str = ""  # numeric, of the server; "" if not known
+    protocols: tuple[str, ...] = ()  # ``http/1.1``, and, over TLS, ``tls/1.3``
+    observer: ExchangeObserver | None = None
+    reader: ResponseReader = dataclasses.field(default_factory=ResponseReader)
+    _certificate: Any = None
+    _head_seen: bool = False
+    _warned: bool = False
+    _class: type[Response] | None = None
+    _digest: bytes = b""
+    _response: Response | None = None
 
     @classmethod
     def of_handler(cls, url: str, method: str, response: Response | None) -> Exchange:
@@ -127,10 +112,8 @@ class Exchange:
         page.fields = {name: value for name, value in self.fields.items() if name != _CODING}
         page.began, page.seconds, page.size = self.began, self.seconds, self.size
         page.head, page.flags, page.address = self.head, self.flags, self.address
-        page.protocols, page.certificate = self.protocols, self.certificate
+        page.protocols, page._certificate = self.protocols, self._certificate
         return page
-
-    # The answer
 
     def field(self, name: bytes) -> str:
         """Return the last value of the header field *name*; "" without one."""
@@ -168,11 +151,11 @@ class Exchange:
                 return found
         url = self.url.partition("#")[0]
         try:
-            return responsetypes.from_args(headers=self.headers(), url=url, body=self.body)
+            return responsetypes.from_args(headers=self._headers(), url=url, body=self.body)
         except ValueError:  # Python 3.13: a file name that reads as a broken URL
             return Response
 
-    def headers(self) -> Headers:
+    def _headers(self) -> Headers:
         headers = Headers()  # filled past its methods: the reader has normalised the names
         dict.update(headers, self.fields)
         return headers
@@ -181,12 +164,12 @@ class Exchange:
         """Return the answer as Scrapy's."""
         response = self.response_class(
             url=self.url.partition("#")[0], status=self.status, body=self.body,
-            flags=self.flags, certificate=self.certificate,
+            flags=self.flags, certificate=self._certificate,
             ip_address=ip_address(self.address) if self.address else None,
             protocol=self.protocols[0].upper() if self.protocols else None,
         )  # fmt: skip
         # As an argument they would be copied and normalised again: 10 µs.
-        response.headers = self.headers()
+        response.headers = self._headers()
         return response
 
     @property
@@ -195,8 +178,6 @@ class Exchange:
         if self._response is None:
             self._response = self.make_response()
         return self._response
-
-    # On the connection
 
     def idle_seconds(self, next_fetch: float | None) -> float:
         """Return how long the connection may idle now; 0: the server closes it before.
@@ -342,7 +323,7 @@ class Exchange:
     def note_connection(self, connection: Connection) -> None:
         """Note the server that answered on *connection*."""
         self.address = connection.peer
-        self.certificate = connection.certificate
+        self._certificate = connection.certificate
         self.protocols = (self.reader.version.lower(), *connection.tls_protocols)
 
 

@@ -30,8 +30,8 @@ from typing import NamedTuple
 
 from backports import zstd
 
-from scrapy_spider_suite.errors import SettingsError
-from scrapy_spider_suite.runtime.files import lock_file
+from scrapy_spider_suite.errors import JobInUseError, SettingsError, StoreWriteError
+from scrapy_spider_suite.runtime.files import lock_folder, replacing_file
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.urls.normalize import normalize
 
@@ -40,13 +40,6 @@ logger = logging.getLogger(__name__)
 URL_MAX = 2_100
 LINE_MAX = 5_120
 CUT = "cut"
-FIELDS = (
-    "time", "status", "bytes", "ms", "url", "via", "depth", "type", "digest", "address", "reason",
-    "remarks",
-)  # fmt: skip
-HEAD = b"# fetch log 1: " + " ".join(FIELDS).encode() + b"\n"
-"""The first line of every file. Lines that begin with ``#`` are comments."""
-
 _UNKNOWN = "-"
 _FIELD_MAX = 64  # most characters of a field that is no URL
 _REMARKS_MAX = 8
@@ -71,6 +64,10 @@ class FetchLine(NamedTuple):
     address: str = ""
     reason: str = ""
     remarks: tuple[str, ...] = ()
+
+
+HEAD = b"# fetch log 1: " + " ".join(FetchLine._fields).encode() + b"\n"
+"""The first line of every file. Lines that begin with ``#`` are comments."""
 
 
 def format_line(
@@ -216,24 +213,16 @@ def uncompressed(folder: Path) -> list[Path]:
 def compress_file(path: Path, stop: Callable[[], bool] = lambda: False) -> None:
     """Replace *path* by a compressed file; one of them is whole at any time.
 
-    *path* stays if *stop*, asked after each megabyte, is true, or on `OSError`.
+    *path* stays on `OSError`: an `InterruptedError` if *stop*, asked before each megabyte, is true.
     """
-    done = path.with_name(path.name + ZST)
-    new = done.with_name(done.name + NEW)
-    try:
-        with path.open("rb") as source, new.open("wb") as target:
-            with zstd.ZstdFile(target, "wb", level=ZSTD_LEVEL) as packed:
-                while (block := source.read(_BLOCK)) and not stop():
-                    packed.write(block)
-            if block:
-                new.unlink()
-                return
-            target.flush()
-            os.fsync(target.fileno())
-        os.replace(new, done)
-    except BaseException:
-        new.unlink(missing_ok=True)
-        raise
+    with (
+        replacing_file(path.with_name(path.name + ZST)) as new, path.open("rb") as source,
+        zstd.ZstdFile(new, "wb", level=ZSTD_LEVEL) as packed,
+    ):  # fmt: skip
+        while block := source.read(_BLOCK):
+            if stop():
+                raise InterruptedError
+            packed.write(block)
     path.unlink()
 
 
@@ -308,17 +297,22 @@ class FetchLog:
         self._busy: Future[None] | None = None
         self._stopping = threading.Event()
         try:
-            folder.mkdir(parents=True, exist_ok=True)
-            self._lock = _lock_folder(folder)
+            self._lock = lock_folder(folder)
             try:
                 remove_leftovers(folder)
                 self._open()
             except BaseException:
                 os.close(self._lock)
                 raise
-        except OSError as error:
+        except JobInUseError:
             raise SettingsError(
-                f"the fetch log in {str(folder)!r} cannot be written: {error.strerror}"
+                f"the fetch log in {str(folder)!r} is being written by another crawl: set "
+                "SUITE_FETCH_LOG to a folder of this crawl's own, or to False"
+            ) from None
+        except (StoreWriteError, OSError) as error:
+            why = error.strerror if isinstance(error, OSError) else error
+            raise SettingsError(
+                f"the fetch log in {str(folder)!r} cannot be written: {why}"
             ) from error
         self.tidy()
 
@@ -367,8 +361,6 @@ class FetchLog:
             self._file = None
         os.close(self._lock)
 
-    # The file being written
-
     def _open(self) -> None:
         path = self.folder / ACTIVE
         file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -411,8 +403,6 @@ class FetchLog:
             self._first = min(self._first or first, first)
             self._last = max(self._last, last)
 
-    # Beside the crawl
-
     def tidy(self) -> None:
         """Compress closed files and remove the oldest, in a thread."""
         # The thread lists the files: there may be thousands.
@@ -443,20 +433,6 @@ class FetchLog:
                     "fetch log: the oldest files were removed (SUITE_FETCH_LOG_MAX), %d of them, "
                     "to %s", len(removed), removed[-1].name,
                 )  # fmt: skip
-
-
-def _lock_folder(folder: Path) -> int:
-    lock = os.open(folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
-    try:
-        if not lock_file(lock):
-            raise SettingsError(
-                f"the fetch log in {str(folder)!r} is being written by another crawl: set "
-                "SUITE_FETCH_LOG to a folder of this crawl's own, or to False"
-            )
-    except BaseException:
-        os.close(lock)
-        raise
-    return lock
 
 
 def _cut_torn_line(file: int) -> int:

@@ -22,23 +22,15 @@ from time import monotonic
 from typing import Any, Final
 
 from pydispatch.dispatcher import getAllReceivers  # type: ignore[import-untyped]
-from scrapy import Request, signals
+from scrapy import Request, exceptions, signals
 from scrapy.crawler import Crawler
-from scrapy.exceptions import (
-    CannotResolveHostError,
-    DownloadFailedError,
-    DownloadTimeoutError,
-    NotConfigured,
-    NotSupported,
-    ResponseDataLossError,
-    StopDownload,
-)
 from scrapy.http import Headers, Response
 from twisted.python.failure import Failure
 from twisted.web.iweb import UNKNOWN_LENGTH
 
 from scrapy_spider_suite.errors import ResolveError
 from scrapy_spider_suite.exceptions import UnwantedMediaType
+from scrapy_spider_suite.fetch import http_messages
 from scrapy_spider_suite.fetch.connections import (
     CONNECT_FAILURES,
     CONTEXT_FACTORY,
@@ -49,22 +41,8 @@ from scrapy_spider_suite.fetch.connections import (
     has_own_context_factory,
     make_ssl_context,
 )
-from scrapy_spider_suite.fetch.exchange import (
-    BodyLimits,
-    Exchange,
-    note_exchange,
-    pop_exchange,
-)
-from scrapy_spider_suite.fetch.http_messages import (
-    ADDRESS,
-    DEPARTURE,
-    KEEP_ALIVE,
-    MEDIA_TYPES,
-    TRUNCATE,
-    Origin,
-    request_bytes,
-    split_url,
-)
+from scrapy_spider_suite.fetch.exchange import BodyLimits, Exchange, note_exchange, pop_exchange
+from scrapy_spider_suite.fetch.http_messages import DEPARTURE, KEEP_ALIVE, Origin
 from scrapy_spider_suite.fetch.resolver import suite_resolver
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.signals import settings_changed
@@ -82,7 +60,7 @@ class _DownloadSignals:
         self._crawler = crawler
         self._request = request
         self._started = monotonic()
-        self.stop: StopDownload | None = None
+        self.stop: exceptions.StopDownload | None = None
 
     def head_received(self, exchange: Exchange) -> None:
         self._request.meta["download_latency"] = monotonic() - self._started
@@ -109,7 +87,7 @@ class _DownloadSignals:
             signal=signal, request=self._request, spider=self._crawler.spider, **named
         )
         for receiver, result in results:
-            if isinstance(result, Failure) and isinstance(result.value, StopDownload):
+            if isinstance(result, Failure) and isinstance(result.value, exceptions.StopDownload):
                 name = getattr(receiver, "__qualname__", repr(receiver))
                 logger.debug("Download stopped for %s from signal handler %s", self._request, name)
                 self.stop = result.value
@@ -137,7 +115,7 @@ class Http1Handler:
     def __init__(self, crawler: Crawler) -> None:
         settings = crawler.settings
         if has_own_context_factory(settings):
-            raise NotConfigured(
+            raise exceptions.NotConfigured(
                 f"Http1Handler cannot use {CONTEXT_FACTORY}: remove that setting, or remove "
                 "Http1Handler from DOWNLOAD_HANDLERS"
             )
@@ -172,8 +150,8 @@ class Http1Handler:
         if meta.get("proxy"):
             return await self._through_proxy(request)
         pop_exchange(request)  # of an earlier attempt
-        origin, target = split_url(request.url)
-        message = request_bytes(
+        origin, target = http_messages.split_url(request.url)
+        message = http_messages.request_bytes(
             request.method, target, origin.header, request.headers, request.body
         )
         seconds = meta.get("download_timeout") or self._timeout
@@ -182,10 +160,10 @@ class Http1Handler:
             async with asyncio.timeout(seconds) as timeout:
                 exchange = await self._fetch(request, origin, message, timeout, watch)
         except TimeoutError:
-            raise DownloadTimeoutError(
+            raise exceptions.DownloadTimeoutError(
                 f"Getting {request.url} took longer than {seconds} seconds."
             ) from None
-        except ResponseDataLossError:
+        except exceptions.ResponseDataLossError:
             if not self._dataloss_warned:
                 self._dataloss_warned = True
                 logger.warning(
@@ -215,8 +193,6 @@ class Http1Handler:
         if self._proxied is not None:
             await self._proxied.close()
 
-    # One fetch
-
     async def _fetch(
         self, request: Request, origin: Origin, message: bytes, timeout: asyncio.Timeout,
         watch: _DownloadSignals,
@@ -232,7 +208,7 @@ class Http1Handler:
         if connection is not None:
             try:
                 return await self._converse(request, connection, message, watch)
-            except DownloadFailedError:
+            except exceptions.DownloadFailedError:
                 # Without a byte of an answer: the server closed it just as it was taken.
                 exchange = pop_exchange(request)
                 touched = exchange is None or exchange.reader.touched
@@ -245,14 +221,14 @@ class Http1Handler:
 
     async def _addresses(self, request: Request, origin: Origin) -> Sequence[str]:
         # At least one, in order of preference.
-        booked: str | None = request.meta.get(ADDRESS)
+        booked: str | None = request.meta.get(http_messages.ADDRESS)
         if booked:
             return (booked,)
         host = f"[{origin.host}]" if ":" in origin.host else origin.host.rstrip(".")
         try:
             return (await suite_resolver(self._crawler).resolve(host)).addresses
         except ResolveError as error:
-            raise CannotResolveHostError(str(error)) from error
+            raise exceptions.CannotResolveHostError(str(error)) from error
 
     async def _converse(
         self, request: Request, connection: Connection, message: bytes, watch: _DownloadSignals
@@ -261,6 +237,7 @@ class Http1Handler:
         exchange = Exchange(
             request.url, message, self._limits(request), partial(_resolve, over), request.method
         )
+        exchange.reader.no_body = request.method == "HEAD"
         exchange.observer = watch
         note_exchange(request, exchange)
         idle_seconds = 0.0
@@ -298,9 +275,9 @@ class Http1Handler:
         return BodyLimits(
             meta.get("download_maxsize", self._maxsize),
             meta.get("download_warnsize", self._warnsize),
-            meta.get(TRUNCATE),
+            meta.get(http_messages.TRUNCATE),
             meta.get("download_fail_on_dataloss", self._fail_on_dataloss),
-            tuple(meta.get(MEDIA_TYPES, ())),
+            tuple(meta.get(http_messages.MEDIA_TYPES, ())),
         )
 
     async def _through_proxy(self, request: Request) -> Response:
@@ -310,8 +287,8 @@ class Http1Handler:
 
             try:
                 self._proxied = HTTP11DownloadHandler.from_crawler(self._crawler)
-            except NotConfigured as error:
-                raise NotSupported(f"proxies need Scrapy's handler: {error}") from error
+            except exceptions.NotConfigured as error:
+                raise exceptions.NotSupported(f"proxies need Scrapy's handler: {error}") from error
             pool = getattr(self._proxied, "_pool", None)
             if isinstance(pool, HTTPConnectionPool):
                 pool.retryAutomatically = False  # at once, that is: without the delay

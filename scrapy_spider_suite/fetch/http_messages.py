@@ -132,13 +132,13 @@ class ResponseReader:
     """
 
     __slots__ = (
-        "_body", "_buffer", "_head_bytes", "_interim", "_no_body", "_pairs", "_parser",
-        "_searched", "_wire", "done", "excess", "fields", "framing", "head", "head_done", "length",
+        "_body", "_buffer", "_head_bytes", "_interim", "_pairs", "_parser", "_searched", "_wire",
+        "done", "excess", "fields", "framing", "head", "head_done", "length", "no_body",
         "pipelined", "rest", "size", "status", "touched", "version",
     )  # fmt: skip
 
-    def __init__(self, method: str = "GET") -> None:
-        self._no_body = method == "HEAD"
+    def __init__(self) -> None:
+        self.no_body = False  # it answers a HEAD
         self._body: bytes | bytearray = b""
         self._buffer = bytearray()
         self._searched = 0  # so many bytes of the buffer have no end of a head in them
@@ -216,8 +216,6 @@ class ResponseReader:
     def keep_alive_timeout(self) -> int | None:
         match = _KEEP_ALIVE_TIMEOUT.search(b",".join(self.fields.get(b"Keep-Alive", ())))
         return int(match[1]) if match else None
-
-    # Heads
 
     def _read_heads(self, data: bytes) -> bytes:
         """Read through the final head; return the rest. No byte is searched three times."""
@@ -297,7 +295,7 @@ class ResponseReader:
 
     def _frame(self, parser: httptools.HttpResponseParser, head: bytes) -> None:
         # The rules in the order of RFC 9112 §6.3.
-        if self._no_body or self.status in (204, 304):
+        if self.no_body or self.status in (204, 304):
             self.length, self.done = 0, True
             return
         codings = self.fields.get(b"Transfer-Encoding")
@@ -318,8 +316,6 @@ class ResponseReader:
             return
         self.length = content_length(lengths)
         self.done = self.length == 0
-
-    # Bodies
 
     def _read_body(self, data: bytes) -> None:
         if self.framing is Framing.CHUNKED:

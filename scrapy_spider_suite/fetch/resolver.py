@@ -25,19 +25,10 @@ from pycares import errno
 from scrapy import signals
 from scrapy.crawler import Crawler
 
-from scrapy_spider_suite.errors import (
-    NoSuchHostError,
-    PrivateAddressError,
-    ResolveError,
-    ResolveTimeoutError,
-    SettingsError,
-    SuiteError,
-)
-from scrapy_spider_suite.fetch.address_rules import (
-    AddressPolicy,
-    invalid_name_reason,
-    literal_address,
-)
+from scrapy_spider_suite import errors
+from scrapy_spider_suite.errors import ResolveError
+from scrapy_spider_suite.fetch import address_rules
+from scrapy_spider_suite.fetch.address_rules import AddressPolicy, literal_address
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.settings.values import Endpoint
 
@@ -329,7 +320,7 @@ def resolver_from(settings: SuiteSettings) -> Resolver:
     try:
         policy = AddressPolicy(settings.allow_private_addresses)
     except ValueError as error:
-        raise SettingsError(f"SUITE_ALLOW_PRIVATE_ADDRESSES: {error}") from None
+        raise errors.SettingsError(f"SUITE_ALLOW_PRIVATE_ADDRESSES: {error}") from None
     servers = [str(Endpoint(*server)) for server in settings.dns_servers]
     most, timeout = settings.dns_ttl_max, settings.project.dns_timeout or TIMEOUT
     limits = ResolverLimits(
@@ -373,17 +364,17 @@ The network is down, or this process is out of files.
 
 _NOT_UNDERSTOOD: Final = "the name server does not understand the question"
 
-_FAILURES: Final[dict[int, tuple[type[SuiteError], str, float]]] = {
-    errno.ARES_ENOTFOUND: (NoSuchHostError, "no such host", math.inf),
-    errno.ARES_ENONAME: (NoSuchHostError, "no such host", math.inf),
-    errno.ARES_ENODATA: (NoSuchHostError, "the host has no address", math.inf),
-    errno.ARES_EBADNAME: (NoSuchHostError, "not a host name", math.inf),
+_FAILURES: Final[dict[int, tuple[type[errors.SuiteError], str, float]]] = {
+    errno.ARES_ENOTFOUND: (errors.NoSuchHostError, "no such host", math.inf),
+    errno.ARES_ENONAME: (errors.NoSuchHostError, "no such host", math.inf),
+    errno.ARES_ENODATA: (errors.NoSuchHostError, "the host has no address", math.inf),
+    errno.ARES_EBADNAME: (errors.NoSuchHostError, "not a host name", math.inf),
     errno.ARES_ESERVFAIL: (ResolveError, "the name server failed", TRANSIENT),
     errno.ARES_EREFUSED: (ResolveError, "the name server refuses to answer", TRANSIENT),
     errno.ARES_EBADRESP: (ResolveError, "the name server's answer makes no sense", TRANSIENT),
     errno.ARES_EFORMERR: (ResolveError, _NOT_UNDERSTOOD, TRANSIENT),
     errno.ARES_ENOTIMP: (ResolveError, _NOT_UNDERSTOOD, TRANSIENT),
-    errno.ARES_ETIMEOUT: (ResolveTimeoutError, "no name server answered in time", TRANSIENT),
+    errno.ARES_ETIMEOUT: (errors.ResolveTimeoutError, "no name server answered in time", TRANSIENT),
     errno.ARES_ECONNREFUSED: (ResolveError, "no name server can be reached", UNREACHABLE),
     errno.ARES_ECANCELLED: (ResolveError, "the resolver was closed", 0.0),
     errno.ARES_EDESTRUCTION: (ResolveError, "the resolver was closed", 0.0),
@@ -396,7 +387,7 @@ class LookupResult(Struct, frozen=True, gc=False):
 
     addresses: tuple[str, ...]
     seconds: float  # 0: must not be remembered
-    error: type[SuiteError] | None = None
+    error: type[errors.SuiteError] | None = None
     message: str = ""
 
 
@@ -418,7 +409,7 @@ def allowed_lookup(
         return LookupResult(kept, seconds)
     # An address that is the host itself stands in the reason.
     host = "" if literal_address(name) else f"{name}: "
-    return LookupResult((), seconds, PrivateAddressError, f"{host}{reasons[0]}")
+    return LookupResult((), seconds, errors.PrivateAddressError, f"{host}{reasons[0]}")
 
 
 Family = Literal["any", "4", "6"]
@@ -432,11 +423,11 @@ _FAMILIES: dict[Family, tuple[socket.AddressFamily, ...]] = {
 }
 
 # After these the other family is worth a question; a server that failed would fail again.
-_ASK_ON: tuple[type[SuiteError], ...] = (NoSuchHostError, PrivateAddressError)
+_ASK_ON: tuple[type[errors.SuiteError], ...] = (errors.NoSuchHostError, errors.PrivateAddressError)
 
-_COUNTER_NAMES: dict[type[SuiteError], str] = {
-    ResolveTimeoutError: "timeouts",
-    PrivateAddressError: "refused",
+_COUNTER_NAMES: dict[type[errors.SuiteError], str] = {
+    errors.ResolveTimeoutError: "timeouts",
+    errors.PrivateAddressError: "refused",
 }
 
 
@@ -456,13 +447,9 @@ class Resolver:
     """
 
     def __init__(
-        self,
-        policy: AddressPolicy,
-        servers: Sequence[str] = (),
-        family: Family = "any",
-        limits: ResolverLimits | None = None,
-        now: Callable[[], float] = time.monotonic,
-    ) -> None:
+        self, policy: AddressPolicy, servers: Sequence[str] = (), family: Family = "any",
+        limits: ResolverLimits | None = None, now: Callable[[], float] = time.monotonic,
+    ) -> None:  # fmt: skip
         self.policy = policy
         self.servers = tuple(servers)
         self.family: Family = family
@@ -478,9 +465,6 @@ class Resolver:
         self._client = DnsClient(self.servers, self.limits.timeout, now)
         self.counts: Counter[str] = Counter()
         self._outage = OutageWarning(self.servers)
-
-    def __repr__(self) -> str:
-        return f"<Resolver: {len(self._cache)} cached, {len(self._asking)} in flight>"
 
     async def resolve(self, host: str) -> Resolution:
         """The addresses of *host*, as ada writes it. A caller may be cancelled.
@@ -563,10 +547,10 @@ class Resolver:
         address = literal_address(name)
         if address is not None:
             return allowed_lookup(name, (address,), self.limits.ttl_max, self.policy)
-        problem = invalid_name_reason(name)
+        problem = address_rules.invalid_name_reason(name)
         if problem is None:
             return None
-        return LookupResult((), 0.0, NoSuchHostError, f"{name[:100]!a}: {problem}")
+        return LookupResult((), 0.0, errors.NoSuchHostError, f"{name[:100]!a}: {problem}")
 
     async def _shared(self, name: str) -> LookupResult:
         task = self._asking.get(name)
@@ -613,7 +597,7 @@ class Resolver:
                 outcomes.append(failed_lookup(name, answer.code, self.limits.negative_ttl))
             if outcomes[-1].error not in _ASK_ON:
                 return outcomes[-1]
-        return min(outcomes, key=lambda outcome: outcome.error is NoSuchHostError)
+        return min(outcomes, key=lambda outcome: outcome.error is errors.NoSuchHostError)
 
 
 def _canonical(host: str) -> str:

@@ -48,7 +48,6 @@ class Flag:
     """Nobody linked to it: it was mined from another URL, and may not exist."""
 
 
-
 class Entry(Struct, eq=False, gc=False):
     """One URL (or stored request) in the queue of one host.
 

@@ -278,11 +278,6 @@ class Exclusion:
     rule: Rule
     reason: str = ""
 
-    @property
-    def of_urls(self) -> bool:
-        """Whether it is only some URLs of the host that may not be fetched."""
-        return "://" in self.rule.subject
-
     def __str__(self) -> str:
         words = f"{self.why} ({self.rule}){': ' if self.reason else ''}{self.reason}"
         return " ".join(words.split())
@@ -328,7 +323,7 @@ class Policy:
     phases: Phases | None = None
     node: int = 0
     shared: bool = False  # other processes fetch from the same hosts: one request at a time
-    revision: int = 0
+    revision: int = 0  # another one once a rule or a block was put in or taken out
 
     def update(self, **values: Any) -> None:
         """Set fields by name. Raises `AttributeError` for a name that is none."""
@@ -336,10 +331,6 @@ class Policy:
             setattr(self, name, value)
         if self.phases is not None:
             self.phases = replace(self.phases, node=self.node % self.phases.count)
-        self.bump_revision()
-
-    def bump_revision(self) -> None:
-        """Say that a rule or a block was put in or taken out."""
         self.revision += 1
 
     def for_host(self, host: str) -> Pace:

@@ -171,10 +171,8 @@ class RevisitShare:
     weight: float
     _owed: float = 0.0
 
-    def next(self, *, new: bool, due: bool) -> bool | None:
-        """True: a revisit; False: a new page; None if nothing waits."""
-        if not (new and due):
-            return due if new or due else None
+    def next(self) -> bool:
+        """True: a revisit; False: a new page."""
         self._owed += self.weight
         if self._owed < 1:
             return False

@@ -271,15 +271,9 @@ class RobotsRules:
 
 
 def judge_robots(
-    origin: str,
-    status: int | None,
-    body: bytes = b"",
-    *,
-    now: float,
-    previous: RobotsRules | None = None,
-    max_age: float | None = None,
-    ttl: float = TTL,
-) -> RobotsRules:
+    origin: str, status: int | None, body: bytes = b"", *, now: float,
+    previous: RobotsRules | None = None, max_age: float | None = None, ttl: float = TTL,
+) -> RobotsRules:  # fmt: skip
     """What holds for *origin* after its robots.txt was asked for at *now* (wall).
 
     *status*: after redirects; None without an answer. *previous*: what held until now.

@@ -33,34 +33,27 @@ SPARE, SLACK = 4, 16
 """Records in a heap for each that counts, and in addition, before the heap is swept."""
 
 
-class AddressState:
+class AddressState(Struct, eq=False):
     """The clock of one address (*concurrency* 0: no limit), and a heap of its hosts."""
 
-    __slots__ = (
-        "began", "booked", "concurrency", "delay", "departing", "fetched", "heap", "hosts",
-        "intrusions", "key", "next_fetch", "numeric", "out", "recorded", "revision", "ticket",
-        "waiting", "wire",
-    )  # fmt: skip
-
-    def __init__(self, key: str, delay: float, concurrency: int, next_fetch: float) -> None:
-        self.key = key
-        self.delay = delay
-        self.concurrency = concurrency
-        self.next_fetch = next_fetch
-        self.fetched = LONG_AGO  # when its delay began to run
-        self.began = LONG_AGO  # when the last transfer began
-        self.numeric = ""  # the address by which its pace was chosen; "" for none
-        self.revision = 0  # of the policy that chose it
-        self.heap: list[tuple[float, int, HostState]] = []
-        self.hosts = 0  # resident hosts that live here
-        self.booked = 0  # traffic without a visit that waits for its host, then goes here
-        self.out = 0  # visits out, and traffic without a visit that is on the wire
-        self.wire = 0  # transfers flowing
-        self.departing = 0  # those of which no byte is out yet, where that counts
-        self.waiting = 0  # traffic without a visit that waits for this address alone
-        self.intrusions = 0  # how often traffic without a visit began here
-        self.recorded: float | None = None  # its key in the workbench's heap
-        self.ticket = 0  # of its one record there that counts
+    key: str
+    delay: float
+    concurrency: int
+    next_fetch: float
+    fetched: float = LONG_AGO  # when its delay began to run
+    began: float = LONG_AGO  # when the last transfer began
+    numeric: str = ""  # the address by which its pace was chosen; "" for none
+    revision: int = 0  # of the policy that chose it
+    heap: list[tuple[float, int, HostState]] = []
+    hosts: int = 0  # resident hosts that live here
+    booked: int = 0  # traffic without a visit that waits for its host, then goes here
+    out: int = 0  # visits out, and traffic without a visit that is on the wire
+    wire: int = 0  # transfers flowing
+    departing: int = 0  # those of which no byte is out yet, where that counts
+    waiting: int = 0  # traffic without a visit that waits for this address alone
+    intrusions: int = 0  # how often traffic without a visit began here
+    recorded: float | None = None  # its key in the workbench's heap
+    ticket: int = 0  # of its one record there that counts
 
     def start_clock(self, now: float) -> None:
         self.fetched = now

@@ -85,7 +85,7 @@ def apply_blocks(kv: KV, policy: Policy, wall: float) -> float:
         first = min(first, each.until)
     for subject in known.values():
         policy.blocks.remove(subject)
-    policy.bump_revision()
+    policy.revision += 1
     return first
 
 

@@ -337,9 +337,10 @@ class DiskGuard:
         extra = 0
         if isinstance(crawl.store, RocksStore):
             extra = headroom(crawl.store.size(), settings.memory)
-        job = crawl.temporary if crawl.job is None else crawl.job.folder
-        if job is not None:
-            yield job, extra
+        if crawl.job is not None:
+            yield crawl.job.folder, extra
+        elif isinstance(crawl.store, RocksStore):
+            yield Path(tempfile.gettempdir()), extra
         own = (settings.fetch_log, settings.packs_dir, settings.items_dir)
         for folder in (
             *self._fixed_folders, *(each for each in own if isinstance(each, Path)),

@@ -13,7 +13,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from types import FrameType
 from typing import Any
@@ -279,8 +279,7 @@ class Supervision:
         """Stop the crawl if no fetch began or ended for a long time, while hosts are ready."""
         crawl, limit = self._crawl, self._limit()
         counters = crawl.frontier.counters
-        under_way = frozenset(map(id, self._scheduler.under_way))
-        state = (counters.done, counters.failed, counters.retried, under_way)
+        state = (counters.done, counters.failed, counters.retried, frozenset(self._under_way()))
         seconds = self._stalls.observe(state, excused=not limit)
         closing = self._scheduler.closing
         held = self._scheduler.paused or self._caps.pause(now) > 0
@@ -299,6 +298,12 @@ class Supervision:
             "crawl is stopped\n%s\n%s", seconds, stacks(), tasks(asyncio.get_running_loop()),
         )  # fmt: skip
         self._scheduler.stop(STALLED)
+
+    def _under_way(self) -> Iterator[int]:
+        engine, parts = self._crawl.crawler.engine, self._crawl.parts
+        yield from map(id, () if engine is None else engine.downloader.active)
+        if parts is not None and parts.loop is not None:
+            yield from map(id, parts.loop.flying)
 
     def _end_process(self, why: str) -> None:
         """Report all stacks, and end the process."""

@@ -132,7 +132,8 @@ class Residents:
             if host.key in self.unresolved.later:
                 self.unresolved.expedite(host.key)
             exclusion = host.exclusion
-            if exclusion is not None and exclusion.of_urls and not entry.key.startswith(LAST):
+            of_urls = exclusion is not None and "://" in exclusion.rule.subject
+            if of_urls and not entry.key.startswith(LAST):
                 # The rule may not concern this URL.
                 self.workbench.set_exclusion(host, None, -math.inf)
             self.workbench.offer(host)

@@ -199,11 +199,9 @@ class Scope:
     __slots__ = ("_anywhere", "_decided", "_depth_limit", "_domains", "_url_length_limit")
 
     def __init__(
-        self,
-        allowed_domains: Collection[str] | None = None,
-        depth_limit: int = 0,
+        self, allowed_domains: Collection[str] | None = None, depth_limit: int = 0,
         url_length_limit: int = 0,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self._anywhere: Final = not allowed_domains
         self._domains: Final = frozenset(_as_host(name) for name in allowed_domains or () if name)
         self._depth_limit: Final = depth_limit

@@ -18,7 +18,6 @@ _PLAIN: Final = bytes.maketrans(
     b"0123456789\t\n\v\f\rABCDEFGHIJKLMNOPQRSTUVWXYZ", b" " * 15 + b"abcdefghijklmnopqrstuvwxyz"
 )
 _LONGEST: Final = 1 << 18  # bytes of a page whose structure is looked at: some 10 ms
-_REDIRECTS: Final = range(300, 400)
 # Base 32 (RFC 4648 §6): `base64.b32encode` takes four times as long. A number of 160 bits is drawn
 # apart, half by half, until each five bits have a byte of their own: the masks of the upper halves,
 # how far these move, and the masks of the lower halves.
@@ -48,11 +47,11 @@ def warc_digest(digest: bytes) -> str:
     return f"sha1:{number.to_bytes(32, 'big').translate(_LETTERS).decode()}"
 
 
-def structural_digest(body: bytes, host: str = "", status: int = 200, location: str = "") -> bytes:
+def structural_digest(body: bytes, host: str = "") -> bytes:
     """16 bytes for an HTML page, whatever its attributes and numbers; b"" for an empty page.
 
     As BUbiNG's (§4.8): tags without attributes but the ``src`` of frames; text without scripts and
-    styles, digits and white space as one space; a redirect's *location*; *host*, unless left out.
+    styles, digits and white space as one space; *host*, unless left out.
     Unlike there, case does not matter, and behind 256 KiB bytes count as they are.
     """
     if not body:
@@ -65,8 +64,6 @@ def structural_digest(body: bytes, host: str = "", status: int = 200, location: 
         digest.update(b"\0" + source)
     if rest:
         digest.update(b"\0\0\0" + xxhash.xxh3_128_digest(rest))
-    if status in _REDIRECTS:
-        digest.update(b"\0\0" + location.encode("utf-8", "surrogatepass"))
     return digest.digest()
 
 

@@ -353,9 +353,6 @@ class HostTrapStats:
                 return space
         return None
 
-    def is_empty_session(self, name: str) -> bool:
-        return space_key("session", name) in self.closed
-
     def combines_in_vain(self, path: str, names: tuple[str, ...]) -> bool:
         """Whether queries of *path* with *names*, or with some of them, are known to be in vain."""
         if space_key("query", path) not in self.closed or self._credit(path, names):
@@ -373,9 +370,6 @@ class HostTrapStats:
     def _is_poor(self, path: str, names: tuple[str, ...]) -> bool:
         judged = self.count("judged", _set_of(path, names))
         return judged >= PAGES_TO_JUDGE and not self._credit(path, names)
-
-    def is_sample(self, url: str) -> bool:
-        return bool(self.count("sample", url))
 
     def crowded(self, url: str, share: int, room: int) -> int:
         """Count *url*; how many of its folders have more than *share* percent, and than *room*."""

@@ -122,7 +122,9 @@ class Source(NamedTuple):
         name = given.removeprefix("@")
         if name != given and _SCHEME.match(name):
             return cls("remote", name, tag)
-        if _is_file(name) and (name != given or "://" not in name):
+        # Whatever can be read will do, a pipe too: not only regular files.
+        is_file = os.path.exists(name) and not os.path.isdir(name)
+        if is_file and (name != given or "://" not in name):
             return cls("file", name, tag)
         if name != given:
             raise SettingsError(f"seeds: there is no file {name!r}")
@@ -136,11 +138,6 @@ _SUFFIXES = (".txt", ".csv", ".tsv", ".lst", ".gz", ".xz", ".zst")
 
 def is_file_name(name: str) -> bool:
     return name.endswith(_SUFFIXES)
-
-
-def _is_file(name: str) -> bool:
-    # Whatever can be read will do, a pipe too: not only regular files.
-    return os.path.exists(name) and not os.path.isdir(name)
 
 
 def _split_comment(text: str) -> tuple[str, str]:

@@ -17,7 +17,6 @@ from support.websites import Site, links
 from support.websites import running as serving
 
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.crawl_policy import get_filters
 from scrapy_spider_suite.operate.executors.running_crawl import change_setting
 from scrapy_spider_suite.operate.verbs.log import manifest
 from scrapy_spider_suite.packs import open_packs
@@ -39,10 +38,10 @@ class Operated(Broad):
 
     def parse_page(self, response: Any) -> None:
         """A setting, and a filter that lies in a file."""
-        its_crawl, filters = get_crawl(self.crawler), get_filters(self.crawler)
+        its_crawl = get_crawl(self.crawler)
         change_setting(its_crawl, "SUITE_HOST_MAX_PAGES", 70)
         Path(its_crawl.settings.fetch_filter[1:]).write_text("URLMatchesRegex(.*)")
-        filters.adopt(filters.prepare(its_crawl.settings))
+        its_crawl.filters.adopt(its_crawl.filters.prepare(its_crawl.settings))
 
 
 @pytest.fixture

@@ -82,33 +82,24 @@ def test_it_equals_a_dict_whatever_its_memory(
 ) -> None:
     """Any answers over any time, reopened now and then: the same as a dict without bounds."""
     kv, oracle, now = MemoryKV(), dict[str, RobotsRules](), T0
-    store = RobotsStore(kv, entries)
+    store = RobotsStore(kv, memory=700 * entries)
     for host, status, body, pause, reopen in steps:
         origin, now = f"http://h{host}.example", now + pause
         rules = judge_robots(origin, status, body, now=now, previous=store.last(origin))
         store.put(rules)
         oracle[origin] = rules
-        store = RobotsStore(kv, entries) if reopen else store
+        store = RobotsStore(kv, memory=700 * entries) if reopen else store
         for known in oracle.values():
             assert store.last(known.origin) == known
             assert store.get(known.origin, now) == (None if known.expired(now) else known)
         assert len(store) <= entries
 
 
-def test_memory_is_bounded_by_number() -> None:
-    """The entries used longest ago leave it first, and come back from the disk."""
-    store = RobotsStore(MemoryKV(), max_memory_entries=3)
-    for n in range(10):
-        store.put(rules(n))
-    assert len(store) == 3
-    assert store.get("https://h0.example", T0) == rules(0)
-
-
 def test_memory_is_bounded_by_size() -> None:
     """Thirty hosts with huge files hold no more than the bound and the one used last."""
     random.seed(1)
     body = b"User-agent: *\n" + b"".join(b"Disallow: /%d\n" % n for n in range(2_000))
-    store = RobotsStore(MemoryKV(), max_memory_bytes=4 << 20)
+    store = RobotsStore(MemoryKV(), memory=4 << 20)
     for n in range(30):
         store.put(rules(n, body))
         known = store.get(f"https://h{random.randrange(n + 1)}.example", T0)
@@ -119,14 +110,14 @@ def test_memory_is_bounded_by_size() -> None:
 
 def test_one_entry_above_the_bound_is_kept_while_it_is_used() -> None:
     """Else each question about it would parse it anew."""
-    store = RobotsStore(MemoryKV(), max_memory_bytes=1)
+    store = RobotsStore(MemoryKV(), memory=1)
     store.put(rules())
     assert store.get("https://h0.example", T0) is store.get("https://h0.example", T0)
 
 
 def test_without_a_disk_the_bound_holds_and_forgets() -> None:
     """What falls out of memory is unknown."""
-    store = RobotsStore(None, max_memory_entries=2)
+    store = RobotsStore(None, memory=1)
     for n in range(3):
         store.put(rules(n))
     assert store.get("https://h0.example", T0) is None

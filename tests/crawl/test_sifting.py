@@ -35,12 +35,12 @@ class Crawl:
         )
         self.crawl: Any = SimpleNamespace(
             now=lambda: self.time, store=self.store, frontier=self.frontier,
-            outside=SimpleNamespace(count=0, waiting=0),
         )
 
     def flusher(self) -> SieveFlusher:
         """A new one, in the loop that runs."""
-        return SieveFlusher(self.crawl, self.frontier.flush, self.wake)
+        visits: Any = SimpleNamespace(outside=0)
+        return SieveFlusher(self.crawl, visits, self.frontier.flush, self.wake)
 
     def wake(self) -> None:
         """Of the scheduler."""

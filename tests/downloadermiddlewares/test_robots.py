@@ -20,10 +20,12 @@ from scrapy.http import Request, Response
 from scrapy.robotstxt import PythonRobotParser
 from scrapy.utils.test import get_crawler
 
+from scrapy_spider_suite.crawl.crawl_policy import PolicyFile
 from scrapy_spider_suite.downloadermiddlewares.robotstxt import RobotsMiddleware, RulesParser
 from scrapy_spider_suite.errors import NoSuchHostError
 from scrapy_spider_suite.exceptions import RobotsForbidden, RobotsUnavailable
 from scrapy_spider_suite.frontier.robots_rules import BODY_MAX, RETRY_AFTER, TTL, RobotsVerdict
+from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.store.interface import KV, MemoryKV
 
 CLOSED = b"User-agent: *\nDisallow: /private\nCrawl-delay: 7"
@@ -85,6 +87,8 @@ class Bench:
         self.now = T0
         self.tested = RobotsMiddleware.from_crawler(self.crawler)
         self.tested.service._clock = lambda: self.now
+        # Without a crawl, which nothing would close.
+        self.tested.service._policy_file = PolicyFile(suite_settings(self.crawler))
 
     async def passes(self, url: str = PAGE, **kwargs: Any) -> bool:
         """Return whether a request gets through; other refusals than by rule are raised."""

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from support.frontier_command import FAST
 from support.inprocess_crawls import Crawled, crawl_here
 from support.websites import Answer, Site, links, moved, running
 
-from scrapy_spider_suite.crawl.gate import add_fetch_observer, end_exchange
+from scrapy_spider_suite.crawl.gate import end_exchange
 from scrapy_spider_suite.extensions.fetch_recorder import FetchRecorder
 from scrapy_spider_suite.fetch.fetch_log import (
     LOG_FOLDER,
@@ -304,12 +305,11 @@ def test_whatever_a_project_puts_into_its_requests(tmp_path: Path) -> None:
     """A line is made all the same."""
     log = FetchLog(tmp_path)
     evidence = FetchRecorder(get_crawler(Spider), log)
-    crawler = get_crawler(Spider)
-    add_fetch_observer(crawler, evidence.fetched)
+    crawl: Any = SimpleNamespace(observers=[evidence.fetched])
     request = Request("http://a.test/é x", meta={"depth": "deep", "suite_via": 5})
     response = Response(request.url, flags=[["odd"], "truncated"])
-    end_exchange(crawler, request, None, response, None, 1e9)
-    end_exchange(crawler, request, None, None, asyncio.CancelledError(), 1e9)
+    end_exchange(crawl, request, None, response, None, 1e9)
+    end_exchange(crawl, request, None, None, asyncio.CancelledError(), 1e9)
     evidence.flush()
     log.close()
     first, second = log_of(tmp_path)

@@ -1,13 +1,15 @@
-"""Two crawls in one process, of which one cannot begin."""
+"""Several crawls in one process."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
-from scrapy.crawler import AsyncCrawlerRunner
+from scrapy.crawler import AsyncCrawlerRunner, Crawler
 from support.crawls import ADDON
 from support.inprocess_crawls import QUIET
 from support.visiting_spider import visitor
@@ -39,3 +41,29 @@ def test_a_refused_crawl_spares_the_one_that_runs(site: Site, run: Any, tmp_path
     run(both())
     assert ended["reason"] == "finished"
     assert len(ended["spider"].came) == 2
+
+
+@pytest.mark.parametrize("profile", ["spider", "broad"])
+def test_an_ended_crawl_is_freed(site: Site, run: Any, tmp_path: Path, profile: str) -> None:
+    """Nothing in the process leads to its crawler any more, with or without a job directory."""
+    site.pages |= {"/": links("/next"), "/next": links()}
+    ended: list[weakref.ref[Crawler]] = []
+
+    async def crawl(**settings: Any) -> None:
+        quick = {"SUITE_HOST_DELAY": 0, "SUITE_ALLOW_PRIVATE_ADDRESSES": True,
+                 "LOGSTATS_INTERVAL": 60}  # the record of a warning would have the crawler
+        runner = AsyncCrawlerRunner({"ADDONS": ADDON, **QUIET, **quick, **settings})
+        spider = visitor(site, "/", "/next")
+        spider.suite_profile = profile  # type: ignore[attr-defined]
+        crawler = runner.create_crawler(spider)
+        ended.append(weakref.ref(crawler))
+        await runner.crawl(crawler)
+        assert crawler.stats.get_value("finish_reason") == "finished"
+
+    for number in range(2):
+        sinks = {"SUITE_PACKS_DIR": str(tmp_path / "packs"), "SUITE_LINK_STATS": ["hosts"],
+                 "SUITE_ITEMS_DIR": str(tmp_path / "items")}  # fmt: skip
+        run(crawl(JOBDIR=str(tmp_path / f"job{number}"), **sinks))
+        run(crawl())
+    gc.collect()
+    assert not [crawler for crawler in ended if crawler() is not None]

@@ -146,8 +146,10 @@ def test_closing_waits_for_no_compression(
         began.set()
         while not stop():
             pass
-        compress_file(path, stop)
+        with pytest.raises(InterruptedError):
+            compress_file(path, stop)
         ended.set()
+        raise InterruptedError
 
     monkeypatch.setattr(fetchlog, "compress_file", slowly)
     add(log, *range(30))

@@ -29,7 +29,8 @@ CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
 
 def read(*pieces: bytes, method: str = "GET") -> ResponseReader:
     """Feed *pieces* to a new reader."""
-    reader = ResponseReader(method)
+    reader = ResponseReader()
+    reader.no_body = method == "HEAD"
     for piece in pieces:
         reader.feed(piece)
     return reader

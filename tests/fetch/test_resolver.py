@@ -264,7 +264,6 @@ def test_close_while_look_ups_are_in_flight(nameserver: NameServer, use: Any) ->
         errors = await asyncio.wait_for(asyncio.gather(*tasks, return_exceptions=True), 1.0)
         assert [type(error) for error in errors] == [ResolveError] * 6
         assert str(await error_of(resolver, "a.example")) == "a.example: the resolver was closed"
-        assert repr(resolver) == "<Resolver: 0 cached, 0 in flight>"
 
     use(scenario, limits=ResolverLimits(concurrency=1))
 
@@ -281,7 +280,6 @@ def test_statistics(nameserver: NameServer, use: Any) -> None:
         assert resolver.counts == {
             "queries": 5, "hits": 2, "negative_hits": 2, "failures": 1, "refused": 1
         }  # fmt: skip
-        assert repr(resolver) == "<Resolver: 3 cached, 0 in flight>"
 
     use(scenario)
 

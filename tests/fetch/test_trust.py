@@ -14,6 +14,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_spider_suite.crawl.assembly import open_crawl
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.errors import PrivateAddressError
+from scrapy_spider_suite.fetch.resolver import suite_resolver
 
 
 class Named(Spider):
@@ -24,9 +25,10 @@ class Named(Spider):
 
 async def _addresses(crawl: Crawl, host: str) -> tuple[str, ...] | None:
     """Where *host* may be fetched from; None where that is refused."""
-    crawl.resolver.forget(host)
+    resolver = suite_resolver(crawl.crawler)
+    resolver.forget(host)
     try:
-        return (await crawl.resolver.resolve(host)).addresses
+        return (await resolver.resolve(host)).addresses
     except PrivateAddressError:
         return None
 
@@ -46,7 +48,7 @@ def use_job(nameserver: Any, tmp_path: Path) -> Callable[..., None]:
                 await scenario(crawl)
                 crawl.frontier.close()
             finally:
-                crawl.resolver.close()
+                suite_resolver(crawler).close()
                 crawl.close_job()
 
         asyncio.run(main())

@@ -38,7 +38,7 @@ class Crawl:
         crawler = get_crawler(settings_dict=settings)
         crawler.stats = SimpleNamespace(inc_value=lambda name: None)  # type: ignore[assignment]
         self.crawl: Any = SimpleNamespace(
-            now=lambda: self.time, crawler=crawler, job=None, temporary=None, store=self,
+            now=lambda: self.time, crawler=crawler, job=None, store=self,
             frontier=SimpleNamespace(flush=lambda: None), settings=SimpleNamespace(
                 min_free=0, fetch_log=False, packs_dir=None, items_dir=None
             ),
@@ -164,10 +164,6 @@ def test_folders_of_components_are_watched(
     settings.min_free = 1
     crawl.go_on(2)
     assert set(asked) == set(folders.values())
-    asked.clear()
-    crawl.crawl.job, crawl.crawl.temporary = None, tmp_path
-    crawl.go_on(2)
-    assert tmp_path in asked
 
 
 @pytest.mark.parametrize("crawling", [True, False])

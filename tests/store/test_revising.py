@@ -172,7 +172,7 @@ def test_a_block_that_ends(store: Store) -> None:
     policy = polite()
     crawl = Crawl(store, web_of(1), policy)
     policy.blocks.put(HostPattern.parse("10.0.0.1"), Block(Rule("10.0.0.1", "ops"), "", WALL + 500))
-    policy.bump_revision()
+    policy.revision += 1
     crawl.seed(*pages(1, 1))
     crawl.run(until=100.0)
     assert crawl.frontier.leases.next_visit_in(crawl.now) == pytest.approx(400, abs=1)

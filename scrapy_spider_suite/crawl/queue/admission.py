@@ -53,9 +53,7 @@ class RetryFailed:
     """A link to a URL that failed long ago may have it tried again (SUITE_RETRY_FAILED_AFTER).
 
     A URL that failed in a trap which turned out to be none is tried at once. Times are wall times.
-
-    Attributes:
-        retried: URLs that were made pending so.
+    *retried*: URLs that were made pending so.
     """
 
     def __init__(self, frontier: Frontier) -> None:
@@ -113,12 +111,9 @@ class PageCounter(Protocol):
 
 
 class StoredPageLinks:
-    """Keeps the pages whose links are to be read, and admits their links.
+    """Keeps the pages whose links are to be read (*waiting*), and admits their links.
 
-    Attributes:
-        waiting: those pages.
-        demand: chooses among them.
-        counting: counts each page; a page whose links come later when they are read.
+    *demand* chooses among them. *counting*: counts them when they are read, other pages at once.
     """
 
     def __init__(self, frontier: Frontier) -> None:
@@ -177,12 +172,9 @@ class StoredPageLinks:
             self.counting.save()
 
 
-_SPILL: Final = 1_000
-"""Children of an unfinished page in memory; beyond it they are stored early."""
-_BACKLOG: Final = 10_000
-"""Operations that may wait for the next batch."""
-_BATCH: Final = 1_000
-"""URLs that are looked up together."""
+_SPILL: Final = 1_000  # children of an unfinished page in memory; beyond it they are stored early
+_BACKLOG: Final = 10_000  # operations that may wait for the next batch
+_BATCH: Final = 1_000  # uRLs that are looked up together
 _NO_PREFIX: Final = b"\0\0\0"  # no host has such a key, whatever its slot
 # Plain integers: operators of flags are Python code.
 _DONT_FILTER = int(Flag.DONT_FILTER)
@@ -308,12 +300,7 @@ class AdmissionBatch:
 
 
 class Admission:
-    """Makes new URLs pending.
-
-    Attributes:
-        router: sends URLs to other agents; None: there are no other agents.
-        retry_failed: gives known URLs a second try.
-    """
+    """Makes new URLs pending; *router*: sends URLs to other agents, None without any."""
 
     def __init__(self, frontier: Frontier) -> None:
         self.router: Router | None = None
@@ -463,10 +450,7 @@ class Admission:
         fetch.held_since = None
 
     def relieve(self) -> None:
-        """Write a batch that has grown large.
-
-        Only where an operation ends (see `PendingWrites`).
-        """
+        """Write a batch that has grown large, where an operation ends (see `PendingWrites`)."""
         if self._store.backlog > _BACKLOG:
             # The caller's next flush meets the same fault, and deals with it.
             with suppress(StoreWriteError):

@@ -161,10 +161,8 @@ class BudgetCheck:
                 del visit.entries[int(left) :]
 
 
-_MOST: Final = 10_000
-"""Entries in memory that are held back."""
-_PORTION: Final = 1_500
-"""Hosts, or entries, that are examined again in one turn: some milliseconds."""
+_MOST: Final = 10_000  # entries in memory that are held back
+_PORTION: Final = 1_500  # hosts, or entries, that are examined again in one turn: some milliseconds
 
 
 class ForeignUrlCheck:
@@ -356,8 +354,7 @@ class Fetch(Struct, eq=False):
         return sorted(children, key=lambda entry: not entry.flags & _USER)
 
 
-_AT_ONCE = 500
-"""URLs of a host that are failed before anyone else has a turn again."""
+_AT_ONCE = 500  # uRLs of a host that are failed before anyone else has a turn again
 
 
 class TrapCheck:
@@ -413,12 +410,10 @@ _REFUSALS: Final = 200
 
 
 class Leases:
-    """Leases the URLs of visits that pass all checks.
+    """Leases the URLs of visits that pass all checks; *out*: so many.
 
-    Attributes:
-        foreign: what another agent holds; *blocked*: what lies below blocked prefixes.
-        out: how many URLs are leased.
-        permits: visits that wait for leave, where hosts and addresses are shared.
+    *foreign*: what another agent holds. *blocked*: what lies below blocked prefixes. *permits*:
+    visits that wait for leave, where hosts and addresses are shared.
     """
 
     def __init__(self, frontier: Frontier) -> None:

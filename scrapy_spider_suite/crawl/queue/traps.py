@@ -22,28 +22,11 @@ from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.store.rows import HostRecord
+from scrapy_spider_suite.urls import traps as url_traps
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 from scrapy_spider_suite.urls.page_digests import NEWS, RecentNumbers, content_hash, content_pieces
-from scrapy_spider_suite.urls.traps import (
-    NEW_LINK_WEIGHT,
-    NEW_PAGE_WEIGHT,
-    HostTrapStats,
-    QueryOrders,
-    QuickTest,
-    Session,
-    Trap,
-    TrapLimits,
-    TrapRefusal,
-    ancestors,
-    guess_folder,
-    session_of,
-    siblings,
-    sorted_names,
-    space_key,
-    split_query,
-    trap_of_url,
-)
+from scrapy_spider_suite.urls.traps import HostTrapStats, Session, Trap, TrapLimits, TrapRefusal
 
 logger = logging.getLogger(__name__)
 
@@ -63,7 +46,7 @@ class DuplicateDomains:
     def count_first_page(self, domain: str, limit: int, *, same: bool) -> None:
         """Count the first page of a host, the *same* as another's or not."""
         count = self._suspects.get(domain, 0)
-        count = count + 1 if same else count - NEW_PAGE_WEIGHT
+        count = count + 1 if same else count - url_traps.NEW_PAGE_WEIGHT
         if count <= 0:
             self._suspects.pop(domain, None)
             return
@@ -190,7 +173,8 @@ MISSES_MAX = 8  # misses in a folder after which nothing more is mined there
 _MISSES_OF_HOST = 24
 _HIT = 2  # misses that a hit makes up for
 _MINERS: dict[str, tuple[Callable[[str], list[str]], ...]] = {
-    "none": (), "ancestors": (ancestors,), "siblings": (siblings,), "both": (ancestors, siblings),
+    "none": (), "ancestors": (url_traps.ancestors,), "siblings": (url_traps.siblings,),
+    "both": (url_traps.ancestors, url_traps.siblings),
 }  # fmt: skip
 _TOLD = {Event.SUCCESS: -_HIT, Event.NOT_STORED: -_HIT, Event.NOT_THERE: 1, Event.REPLACED: 1}
 """What each event adds to the misses: unknown pages are often redirected to a known one."""
@@ -227,7 +211,7 @@ class UrlMiner:
     def _misses(self, host: str, url: str) -> bool:
         stats = self._stats.get(host)
         return stats is not None and (
-            stats.count("missed", guess_folder(url)) >= MISSES_MAX
+            stats.count("missed", url_traps.guess_folder(url)) >= MISSES_MAX
             or stats.count("missed", "") >= _MISSES_OF_HOST
         )
 
@@ -240,7 +224,7 @@ class UrlMiner:
             return
         self.found["hits" if told < 0 else "misses"] += 1
         stats = self._stats.learn(entry.host)
-        for folder in (guess_folder(entry.url), ""):
+        for folder in (url_traps.guess_folder(entry.url), ""):
             stats.add("missed", folder, told)
 
 
@@ -254,8 +238,9 @@ class SessionUrls:
         stats = self._stats.get(host)
         if stats is None or not stats.closed:
             return None
-        session = session_of(url)
-        return session if session is not None and stats.is_empty_session(session.name) else None
+        session = url_traps.session_of(url)
+        known = session is not None and url_traps.space_key("session", session.name) in stats.closed
+        return session if known else None
 
     def other(self, url: str, host: str) -> str | None:
         """The page of *url*, if another URL stands for it."""
@@ -310,18 +295,18 @@ class Traps:
         self.met: dict[Trap, int] = Counter() if met is None else met
         self._policy = policy
         self._limits, self._year = policy.traps, 0
-        self._quick = QuickTest(policy.traps, 0)
+        self._quick = url_traps.QuickTest(policy.traps, 0)
         self._known = known
         self._has_values = has_values or (
             lambda space, parameters: all(
-                self._recent.knows(space, space_key("", each)) for each in parameters
+                self._recent.knows(space, url_traps.space_key("", each)) for each in parameters
             )
         )
         self._store = store
         self.stats = stats
         self.miner = UrlMiner(stats, known)
         self._recent, self._said = RecentNumbers(), RecentNumbers()
-        self._orders = QueryOrders()
+        self._orders = url_traps.QueryOrders()
         self.reopened: set[str] = set()
         """Hosts where something was closed and is not any more, in this run."""
         self._duplicate_domains = DuplicateDomains(store.kv(FAMILY))
@@ -334,7 +319,7 @@ class Traps:
             return urls
         if limits is not self._limits or year != self._year:
             self._limits, self._year = limits, year
-            self._quick = QuickTest(limits, year)
+            self._quick = url_traps.QuickTest(limits, year)
         suspects = self._suspects(urls)
         if not suspects and self._quick.passes_all(urls):
             return urls
@@ -368,7 +353,7 @@ class Traps:
     def refuses(self, url: str, host: str, year: int) -> TrapRefusal | None:
         """Why a link to *url* on *host* is not followed in *year*; None if it is."""
         limits = self._policy.traps
-        trap = trap_of_url(url, limits, year)
+        trap = url_traps.trap_of_url(url, limits, year)
         if trap is not None:
             return TrapRefusal(trap)
         if limits.permuted and self._orders.has_other_order(url):
@@ -400,8 +385,8 @@ class Traps:
         if limits.sessions and (page := self._session_urls.other(url, host)) is not None:
             return TrapRefusal(Trap.SESSIONS, page)
         if limits.query and "&" in url:
-            path, parameters = split_query(url)
-            if stats.combines_in_vain(path, sorted_names(parameters)):
+            path, parameters = url_traps.split_query(url)
+            if stats.combines_in_vain(path, url_traps.sorted_names(parameters)):
                 space = f"{url.partition('?')[0]}?"
                 if self._has_values(space, parameters):
                     return TrapRefusal(Trap.QUERY, path)
@@ -418,7 +403,7 @@ class Traps:
         if refusal.trap not in _SAMPLED:
             return False
         stats = self.stats.learn(host)
-        return stats.is_sample(url) or stats.sample(url, *refusal)
+        return bool(stats.count("sample", url)) or stats.sample(url, *refusal)
 
     def contains(self, entry: Entry) -> bool:
         """Whether *entry*, at its turn, lies in a trap; counted. Never what was asked for."""
@@ -494,7 +479,7 @@ class Traps:
         limits = self._policy.traps
         if limits.query and "?" in url:
             self._saw_query(url, host, body, links)
-        if limits.sessions and (session := session_of(url)) is not None:
+        if limits.sessions and (session := url_traps.session_of(url)) is not None:
             self._saw_session(url, host, body, session)
         number = None
         if limits.same and (repeats or self._is_compared(url, host, pages)):
@@ -513,7 +498,7 @@ class Traps:
     def _saw_first(self, host: str, body: bytes, number: int | None) -> None:
         domain = registered_domain(host)
         # Most domains have one host: there is nothing to compare its first page with.
-        if domain == host or not self._recent.meets(".", space_key("domain", domain)):
+        if domain == host or not self._recent.meets(".", url_traps.space_key("domain", domain)):
             return
         number = content_hash(body, host) if number is None else number
         if number:
@@ -530,21 +515,21 @@ class Traps:
         return known or xxhash.xxh3_64_intdigest(url.encode()) % _ONE_IN == 0
 
     def _saw_query(self, url: str, host: str, body: bytes, links: Collection[str]) -> None:
-        path, parameters = split_query(url)
+        path, parameters = url_traps.split_query(url)
         space = f"{url.partition('?')[0]}?"
         # All of them are met: no short cut.
-        numbers = [space_key("", each) for each in parameters]
+        numbers = [url_traps.space_key("", each) for each in parameters]
         new = [number for number in numbers if not self._recent.meets(space, number)]
         if new or len(parameters) < 2 or not links:
             return  # what has no links may have had them taken away
         news = self._said.learns(space, content_pieces(body, host))
-        worth = NEW_PAGE_WEIGHT if news >= NEWS else 0
+        worth = url_traps.NEW_PAGE_WEIGHT if news >= NEWS else 0
         if any(self._leads_on(link, space, host) for link in links):
-            worth = NEW_LINK_WEIGHT
+            worth = url_traps.NEW_LINK_WEIGHT
         if worth and self.stats.get(host) is None:
             return
         onward = sum(link.startswith(space) for link in links) >= _LEAST_LINKS
-        limit, names = self._policy.traps.query, sorted_names(parameters)
+        limit, names = self._policy.traps.query, url_traps.sorted_names(parameters)
         stats = self._learning(host, fresh=worth > 0)
         if stats.combined(path, names, limit, worth, onward=onward):
             self.stats.report(host, TrapRefusal(Trap.QUERY, path), self._policy.traps)
@@ -565,8 +550,8 @@ class Traps:
         met = self._recent.meets
         body = body.replace(session.token.encode(), b"")
         fresh = self._said.learns(f"{host}{session.page}", content_pieces(body, host)) >= NEWS
-        new_id = not met(host, space_key("with id", url))
-        if not met(host, space_key("page", session.page)) or not new_id:
+        new_id = not met(host, url_traps.space_key("with id", url))
+        if not met(host, url_traps.space_key("page", session.page)) or not new_id:
             return
         if not fresh or self.stats.get(host) is not None:
             stats, limit = self._learning(host, fresh=fresh), self._policy.traps.sessions
@@ -586,7 +571,7 @@ class Traps:
         url = normalize(entry.url) if limit else None  # a spider's may be spelt otherwise
         if url is None or _path_of(target) == _path_of(url):
             return  # by another scheme or another name of the host, to itself
-        same = self._recent.meets(host, space_key("target", target))
+        same = self._recent.meets(host, url_traps.space_key("target", target))
         if same or self.stats.get(host) is not None:
             found = self.stats.learn(host).count_redirect(url, limit, same=same)
             self.stats.report(host, found, self._policy.traps)

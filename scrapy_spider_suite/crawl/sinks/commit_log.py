@@ -32,10 +32,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_RETRY: Final = 5.0
-"""Seconds between two attempts to write."""
-_DISK: Final = "the disk"
-"""Why the engine is paused then."""
+_RETRY: Final = 5.0  # seconds between two attempts to write
+_DISK: Final = "the disk"  # why the engine is paused then
 _pauses: Final[WeakKeyDictionary[Crawler, set[tuple[int, str]]]] = WeakKeyDictionary()
 """Why engines are paused without the suite's scheduler, by all sinks (their log's id, the reason):
 none may let an engine go on that another wants to stand still."""
@@ -45,14 +43,9 @@ class Sink(Protocol):
     def settled(self, fetch: Fetch) -> None:
         """The page of *fetch* has settled: hold it while something is not written."""
 
-    def pulse(self) -> None:
-        ...
-
-    async def finish(self) -> None:
-        ...
-
-    async def close(self) -> None:
-        ...
+    def pulse(self) -> None: ...
+    async def finish(self) -> None: ...
+    async def close(self) -> None: ...
 
 
 async def finish_quietly(ending: Awaitable[None]) -> None:
@@ -66,12 +59,14 @@ async def finish_quietly(ending: Awaitable[None]) -> None:
 class FrontierLog:
     """The log with the suite's scheduler."""
 
-    def __init__(self, crawl: Crawl, engine: Engine) -> None:
+    def __init__(
+        self, crawl: Crawl, engine: Engine, pause_until_writable: Callable[[str], None]
+    ) -> None:
         self.crawl = crawl
         self.crawler = crawl.crawler
         self._engine = engine
         self.pause, self.unpause = engine.pause, engine.unpause
-        self.pause_until_writable = engine.pause_until_writable
+        self.pause_until_writable = pause_until_writable
 
     @property
     def settings(self) -> SuiteSettings:
@@ -120,11 +115,8 @@ class PlainLog:
         await finish_quietly(self._sink.finish())
         await finish_quietly(self._sink.close())
 
-    def lease_of(self, request: Request | None) -> None:
-        ...
-
-    def written(self, fetches: Iterable[Fetch]) -> None:
-        ...
+    def lease_of(self, request: Request | None) -> None: ...
+    def written(self, fetches: Iterable[Fetch]) -> None: ...
 
     def pause(self, why: str) -> None:
         self._pauses.add((id(self), why))

@@ -35,10 +35,7 @@ _STORED = frozenset({Event.SUCCESS, Event.NOT_PARSED, Event.CALLBACK_ERROR})
 
 
 class DuplicatePages:
-    """Compares pages as SUITE_COMPARE_PAGES says.
-
-    Stats: ``suite/duplicates/…``. Raises `SettingsError` without the extra ``near``.
-    """
+    """Compares pages by SUITE_COMPARE_PAGES. Raises `SettingsError` without the extra ``near``."""
 
     def __init__(self, crawl: Crawl) -> None:
         self._crawl = crawl
@@ -60,8 +57,6 @@ class DuplicatePages:
             self._near = NearIndex(settings.near_memory)
         if kinds:
             crawl.frontier.commit.listeners.append(self._told)
-
-    # In
 
     def compare(self, fetch: Fetch, answer: Exchange) -> bool:
         """Compare an answer. True: `look_up` is to be awaited."""
@@ -129,8 +124,6 @@ class DuplicatePages:
         found.repeats = True
         found.of_host = found.of_host or of_host
         self._stats.inc_value(f"suite/duplicates/{kind}")
-
-    # Out
 
     def settle(self, fetch: Fetch, *, packed: bool) -> None:
         """The page of *fetch* has settled: have its answer refer to its original. *packed*: whether

@@ -48,9 +48,6 @@ name, with the folder and the bytes of pages that are done."""
 class ItemFiles:
     """Writes items in *folder*, in a thread. First closes files of this job that a kill left open,
     cut to what was committed. Raises `OSError`.
-
-    Stats: ``suite/items/closed``, ``suite/items/recovered``, ``suite/items/cut_bytes``,
-    ``suite/items/missing_bytes``.
     """
 
     def __init__(self, log: CommitLog, folder: Path) -> None:
@@ -179,10 +176,8 @@ class ItemFiles:
             rows.delete(key)
 
 
-_WAIT: Final = 1.0
-"""Seconds that items wait for others to share their block."""
-_ITEMS: Final = "items"
-"""Why the crawl is paused while too many wait."""
+_WAIT: Final = 1.0  # seconds that items wait for others to share their block
+_ITEMS: Final = "items"  # why the crawl is paused while too many wait
 
 
 class _ItemJob(NamedTuple):
@@ -193,9 +188,6 @@ class _ItemJob(NamedTuple):
 class ItemPacks:
     """A sink (see `commit_log`): items into packs in *folder*, as the settings of *log* say now.
     Raises `SettingsError`: the folder cannot be written.
-
-    Stats: ``suite/items/written``, ``suite/items/bytes``, ``suite/items/refused``,
-    ``suite/items/failed``, ``suite/items/dropped``, and those of `ItemFiles`.
     """
 
     def __init__(self, log: CommitLog, folder: Path) -> None:
@@ -213,8 +205,6 @@ class ItemPacks:
             self._files = ItemFiles(log, folder)
         except OSError as error:
             raise SettingsError(f"SUITE_ITEMS_DIR = {str(folder)!r}: {error}") from error
-
-    # In
 
     def add_item(self, item: Any, response: Any, spider: Any) -> None:
         if isinstance(item, PageItem):
@@ -272,8 +262,6 @@ class ItemPacks:
         self._bytes += size
         if self._bytes >= item_file.BLOCK:
             self._begin()
-
-    # Out
 
     def pulse(self) -> None:
         """Write items that have waited for long, or for which the crawl waits."""

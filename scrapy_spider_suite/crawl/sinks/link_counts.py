@@ -36,11 +36,7 @@ _USER, _DONT_FILTER = int(Flag.USER), int(Flag.DONT_FILTER)
 
 
 class LinkCountSink:
-    """Counts pages and links by SUITE_LINK_STATS.
-
-    Stats: ``suite/link_stats/pages``, ``suite/link_stats/links``, ``suite/link_stats/internal``,
-    ``suite/link_stats/external``. Raises `SettingsError` without a store, and the `JobError`s.
-    """
+    """Counts pages and links by SUITE_LINK_STATS. Raises `SettingsError` without a store."""
 
     def __init__(self, log: CommitLog) -> None:
         self._log = log
@@ -112,9 +108,7 @@ class LinkCountSink:
 
     # A sink: the frontier saves and flushes by itself, nobody else does
 
-    def settled(self, fetch: Fetch) -> None:
-        ...
-
+    def settled(self, fetch: Fetch) -> None: ...
     def pulse(self) -> None:
         if self._log.crawl is None:
             self.save()

@@ -193,7 +193,7 @@ VERBS = (
             "Prints lines of the fetch log, the oldest first: robots.txt, media, redirects and\n"
             "failed fetches too; those of a running crawl a second later. The target is a host, a\n"
             ".domain, an address or a URL. docs/evidence.md explains the fields:\n\n"
-            f"  {' '.join(fetch_log.FIELDS)}"
+            f"  {' '.join(fetch_log.FetchLine._fields)}"
         ),
         examples=(
             "log .example.com --since 7d -j crawls/news --json",

@@ -13,14 +13,7 @@ from collections.abc import Callable
 from typing import Any
 
 from scrapy_spider_suite.urls import filters as read
-from scrapy_spider_suite.urls.filters import (
-    Fact,
-    FilterInputs,
-    FilterPage,
-    LinkFacts,
-    Test,
-    atom,
-)
+from scrapy_spider_suite.urls.filters import Fact, FilterInputs, FilterPage, LinkFacts, Test, atom
 from scrapy_spider_suite.urls.hosts import public_suffix, registered_domain, surt, surt_prefix
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 

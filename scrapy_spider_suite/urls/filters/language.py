@@ -88,10 +88,8 @@ def _within(part: Node, *looser: type) -> str:
     return f"({part})" if isinstance(part, looser) else str(part)
 
 
-MAX_LENGTH = 100_000
-"""Characters of an expression."""
-DEEPEST = 100
-"""Operators within one another."""
+MAX_LENGTH = 100_000  # characters of an expression
+DEEPEST = 100  # operators within one another
 
 _GRAMMAR = r"""
 start: either
@@ -134,8 +132,7 @@ def parse(text: str) -> Node:
     return found
 
 
-_Grown = tuple[Node, int]
-"""A tree and how high it is."""
+_Grown = tuple[Node, int]  # a tree and how high it is
 
 
 @cache

@@ -39,12 +39,12 @@ class Crawl:
     def block(self, subject: HostPattern) -> None:
         """Block *subject*."""
         self.policy.blocks.put(subject, Block(Rule(str(subject), "a test"), "noise"))
-        self.policy.bump_revision()
+        self.policy.revision += 1
 
     def unblock(self, subject: HostPattern) -> None:
         """Let it be visited again."""
         assert self.policy.blocks.remove(subject)
-        self.policy.bump_revision()
+        self.policy.revision += 1
 
     def fetched(self, seconds: float) -> list[str]:
         """The paths that are fetched in so many seconds."""

@@ -171,10 +171,8 @@ def test_a_commit_that_meets_what_nobody_can_read(tmp_path: Path) -> None:
         frontier=SimpleNamespace(commit=SimpleNamespace(unhold=unhold)),
     )  # fmt: skip
     nothing: Any = lambda *why: None  # noqa: E731
-    scheduler: Any = SimpleNamespace(
-        pause=nothing, unpause=nothing, pause_until_writable=nothing, flush_soon=nothing
-    )
-    FrontierLog(its_crawl, scheduler).written([object()])  # type: ignore[list-item]
+    scheduler: Any = SimpleNamespace(pause=nothing, unpause=nothing, flush_soon=nothing)
+    FrontierLog(its_crawl, scheduler, nothing).written([object()])  # type: ignore[list-item]
     assert store.damage == "a row of the revisits is damaged"
     assert woken
     store.close()
