@@ -16,6 +16,7 @@ from scrapy_spider_suite.urls.normalize import host_of
 PAYLOADS: Final = "payloads"
 STRUCTURES: Final = "structures"
 """Store mappings of the originals by either digest."""
+NEAR: Final = "near"
 
 
 class Original(NamedTuple):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from scrapy_spider_suite.analysis.near_duplicates import NearIndex, signature, similarity
+from scrapy_spider_suite.store.interface import MemoryKV
 
 WORDS = ["".join(random.Random(n).choices("abcdefghij", k=6)) for n in range(2000)]
 
@@ -79,6 +80,27 @@ def test_memory_is_fixed_and_the_oldest_go() -> None:
     assert all(index.find(each) is None for each in signatures[:30])
     found = [index.find(each) for each in signatures[30:]]
     assert sum(got == (number, 1.0) for number, got in enumerate(found, 30)) == 20
+
+
+def test_the_next_run_remembers() -> None:
+    """All that this one does, and goes on as it does; of less memory, the youngest pages."""
+    draw = random.Random(4)
+    rows = MemoryKV()
+    signatures = [sign(words(draw)) for _ in range(60)]
+    index = NearIndex(136 * 20, rows=rows)
+    for number, each in enumerate(signatures[:50]):
+        index.add(each, number)
+    again = NearIndex(136 * 20, rows=rows)
+    for number, each in enumerate(signatures[50:], 50):
+        assert [again.find(one) for one in signatures] == [index.find(one) for one in signatures]
+        index.add(each, number)
+        again.add(each, number)
+    more = NearIndex(136 * 21, rows=rows)
+    assert sum(more.find(one) is not None for one in signatures) == 20
+    less = NearIndex(136 * 5, rows=rows)
+    found = [less.find(one) for one in signatures]
+    assert found[:55] == [None] * 55
+    assert found[55:] == [(number, 1.0) for number in range(55, 60)]
 
 
 @pytest.mark.parametrize("body", [b"", b"<p>two words", b"\xff\xfe", b"<script>a b c d e</script>"])

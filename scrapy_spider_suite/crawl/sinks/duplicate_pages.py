@@ -49,12 +49,13 @@ class DuplicatePages:
         self._structures = Originals(kv(duplicates.STRUCTURES)) if "structure" in kinds else None
         self._near: NearIndex | None = None
         if "near" in kinds:
+            rows = kv(duplicates.NEAR) if crawl.store.durable else None
             try:
                 from scrapy_spider_suite.analysis.near_duplicates import NearIndex
             except ImportError as error:
                 raise SettingsError("SUITE_COMPARE_PAGES = 'near' needs rensa: pip install "
                                     "'scrapy-spider-suite[near]'") from error  # fmt: skip
-            self._near = NearIndex(settings.near_memory)
+            self._near = NearIndex(settings.near_memory, rows=rows)
         if kinds:
             crawl.frontier.commit.listeners.append(self._told)
 

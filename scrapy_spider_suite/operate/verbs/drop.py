@@ -7,7 +7,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from scrapy_spider_suite.analysis.duplicates import PAYLOADS, STRUCTURES, Originals
+from scrapy_spider_suite.analysis.duplicates import NEAR, PAYLOADS, STRUCTURES, Originals
 from scrapy_spider_suite.crawl.queue.traps import FAMILY as GROUNDS
 from scrapy_spider_suite.crawl.queue.traps import DuplicateDomains
 from scrapy_spider_suite.crawl.robots import BUCKETS
@@ -150,6 +150,8 @@ class HostDrop:
             "referrers of URLs of other hosts that are pending or failed": True,
             "the log of the archive (suite/seen/fresh-*), until its rows have gone to a trie":
                 store.archive is not None and store.archive.urls.stats().log > 0,
+            "signatures of what its pages said (SUITE_COMPARE_PAGES = near), which name no page":
+                next(store.kv(NEAR).items(), None) is not None,
             "fingerprints in the sieve, by which nothing is looked up any more":
                 store.sieve is not None and not below,
             "fingerprints in the sieve of pages that were answered 200: they stay seen":
