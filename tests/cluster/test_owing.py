@@ -32,7 +32,7 @@ from scrapy_spider_suite.store.job_reader import StoreReader
 LAST = (1 << 64) - 1
 PAUSES, GOES_ON = "the crawl pauses until some are taken", "the crawl goes on"
 PLAN = Plan(
-    size=Size(hosts=16, addresses=16, pages=24, host_delay=0.2, ip_delay=0.0), agents=2,
+    size=Size(hosts=16, addresses=16, pages=14, host_delay=0.35, ip_delay=0.0), agents=2,
     seconds=0.0, grace="forever", fault="restart-aof",
 )  # fmt: skip
 ROWS = 25

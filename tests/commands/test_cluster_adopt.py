@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from support import command_line as commandline
 from support.chaos import CRAWL
-from support.fleet import Fleet
+from support.fleet import ITEMS, Fleet
 from support.frontier_command import Frontier, Said
 from support.polite_crawls import Size
 from support.redis_servers import RedisServer
@@ -25,7 +25,7 @@ from scrapy_spider_suite.testing import FakeWebProcess
 
 pytestmark = pytest.mark.slow
 
-SIZE = Size(hosts=16, addresses=16, pages=12, host_delay=0.25, ip_delay=0.03)
+SIZE = Size(hosts=12, addresses=12, pages=12, host_delay=0.25, ip_delay=0.03)
 LARGE = Size(hosts=8, addresses=8, pages=60, host_delay=0.1, ip_delay=0.01)
 """Of hosts whose queues are long enough for links to wait."""
 STAYS, GOES = "a", "b"
@@ -58,11 +58,15 @@ class Here:
     def __init__(self, web: FakeWebProcess, fleet: Fleet) -> None:
         self.web = web
         self.fleet = fleet
-        until(lambda: all(self.pages(name) >= 20 for name in (STAYS, GOES)), 60)
+        until(lambda: all(self.pages(name) >= 20 for name in (STAYS, GOES)), 60, 0.5)
 
     def pages(self, name: str) -> int:
         """How many pages an agent has kept."""
         return sum(name in names for names in kept_by(self.fleet.folder).values())
+
+    def kept(self) -> int:
+        """How much there is of all that was kept."""
+        return (self.fleet.folder / ITEMS).stat().st_size
 
     def at_rest(self, name: str) -> bool:
         """Whether an agent has nothing under way."""
@@ -72,7 +76,7 @@ class Here:
     def kill(self, cluster: Frontier) -> None:
         """Kill the agent that goes, and wait until *cluster* misses it."""
         self.fleet.kill(GOES)
-        until(lambda: cluster("ls").rows[1]["state"] == "missing", 60)
+        until(lambda: cluster("ls").rows[1]["state"] == "missing", 60, 1.0)
 
     def counters(self, name: str) -> Counters:
         """What the job of an agent has."""
@@ -117,7 +121,7 @@ def test_the_directory_of_an_agent_that_was_killed(
         assert status is not None
         assert (status["pending"], status["done"]) == (0, 0)  # `up` adds them up
         assert frontier("resume", *where).code == 0
-        assert fleet.wait(60, lambda: here.pages(STAYS))
+        assert fleet.wait(60, here.kept)
         here.web.stop()
         verdict = verdict_of(fleet, here.web.web, SIZE, here.web.arrivals())
         left = here.counters(GOES)
@@ -136,7 +140,7 @@ def test_pages_whose_links_were_not_read(
     with crawling(redis_server, tmp_path, LARGE, **more) as here:
         fleet = here.fleet
         frontier("pause", "--why", "adopt", *where)
-        until(lambda: here.at_rest(GOES), 60)  # pages that are not packed yet would come again
+        until(lambda: here.at_rest(GOES), 60, 0.2)  # pages that are not packed yet would come again
         here.kill(cluster)
         assert cluster("remove", GOES, "--dead", "--yes").rows[0]["removed"]
         with StoreReader(fleet.agents[GOES].job / FOLDER) as reader:
@@ -145,7 +149,7 @@ def test_pages_whose_links_were_not_read(
         assert row["unextracted"] == unread > 0
         fleet.start(GOES)
         assert frontier("resume", *where).code == 0
-        assert fleet.wait(60, lambda: here.pages(STAYS) + here.pages(GOES))
+        assert fleet.wait(60, here.kept)
         here.web.stop()
         verdict = verdict_of(fleet, here.web.web, LARGE, here.web.arrivals())
     assert list(verdict.broken()) == []
@@ -159,9 +163,9 @@ def test_an_agent_that_was_removed_hears_that_the_crawl_goes_on(
     with crawling(redis_server, tmp_path) as here:
         fleet = here.fleet
         frontier("pause", "--why", "adopt", *where)
-        until(lambda: here.at_rest(GOES), 60)
+        until(lambda: here.at_rest(GOES), 60, 0.2)
         here.kill(cluster)
         assert cluster("remove", GOES, "--dead", "--yes").rows[0]["removed"]
         assert frontier("resume", *where).code == 0
         fleet.start(GOES)
-        assert fleet.wait(120, lambda: here.pages(STAYS) + here.pages(GOES))
+        assert fleet.wait(120, here.kept)

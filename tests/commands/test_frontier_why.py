@@ -393,7 +393,7 @@ def test_urls_are_tested_before_a_crawl(
 def test_beside_a_running_crawl(frontier: Frontier, tmp_path: Path) -> None:
     """What is pending there, by the values that hold now."""
     on = ("-j", str(tmp_path / "job"), "--json")
-    config = FakeWebConfig(hosts=5, pages=500, degree=10, log=tmp_path / "arrivals")
+    config = FakeWebConfig(hosts=3, pages=500, degree=10, log=tmp_path / "arrivals")
     settings = {**FAST, "SUITE_HOST_DELAY": 0.1}
     with FakeWebProcess(config) as web, running(web, tmp_path, **settings):
         until(lambda: len(web.arrivals()) > 50)
