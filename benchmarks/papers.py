@@ -97,7 +97,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
                 "suite", f"one core of {here}", cost.rate, cost.rate * size, str(count), alone,
                 alone * size,
             ])  # fmt: skip
-    hosts = 60 if options.small else options.seeds
+    hosts = 30 if options.small else options.seeds
     web_load = WebLoad("seeds", Size(hosts, min(hosts, 4_000), 3 if options.small else 1, 0.0, 0.0),
                        32, 0.0, grows=False, robots=False)  # fmt: skip
     for agents in options.agents or ([1] if options.small else [1, 2, 4]):

@@ -189,13 +189,14 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
 
 def run(options: argparse.Namespace, report: Report) -> None:
     """Measure, and fill a table."""
-    hosts, rounds = (20, 1) if options.small else (options.hosts, options.rounds)
+    hosts, rounds = (5, 1) if options.small else (options.hosts, options.rounds)
+    connections = CONNECTIONS[:1] if options.small else CONNECTIONS
     table = report.table(
         f"{hosts * PAGES:,} pages, a round trip of {ROUND_TRIP * 1000:.0f} ms",
         ["connections", "visits", "pages/s", "MB/s", "CPU µs a page", "opened"],
         "opened: connections.",
     )
-    for (most, name), figures in compare(hosts, rounds).items():
+    for (most, name), figures in compare(hosts, rounds, connections).items():
         table.rows.append(
             [most, name, figures.rate, figures.megabytes, figures.cpu, figures.opened]
         )

@@ -101,7 +101,7 @@ class Sown(BroadSpider):
     async def report(self) -> None:
         """Tell the parent how far it is."""
         while True:
-            await asyncio.sleep(0.2 if self.settings.getbool("BENCH_SMALL") else 1.0)
+            await asyncio.sleep(0.1 if self.settings.getbool("BENCH_SMALL") else 1.0)
             self.say(ended=False)
 
     def say(self, **more: object) -> None:
@@ -211,7 +211,7 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
 def run(options: argparse.Namespace, report: Report) -> None:
     """Measure; it is wrong if a seed was lost or taken twice."""
     with tempfile.TemporaryDirectory() as folder:
-        seeds, hosts = (20_000, 4_000) if options.small else (10_000_000, 2_000_000)
+        seeds, hosts = (10_000, 2_000) if options.small else (10_000_000, 2_000_000)
         if not measure(report, seeds, hosts, options.small, Path(folder) / "job"):
             print((Path(folder) / "log").read_text(errors="replace")[-3000:])
             report.wrong.append("the job does not hold what it must")

@@ -183,7 +183,8 @@ class Sifting:
 
 def grow(lists: Path | None, count: int, kind: str, memory: int, folder: Path) -> None:
     """Add *count* URLs, and measure before, with the lists in memory, and after each tenth."""
-    urls = [url for name in LISTS for url in urls_of(lists, name)]
+    made = None if lists else min(count, 100_000)
+    urls = [url for name in LISTS for url in urls_of(lists, name, made)]
     # Two URLs that differ in nothing but what a round adds would be one.
     urls = list(dict.fromkeys(urls))
     random.Random(2).shuffle(urls)

@@ -19,6 +19,6 @@ def test_killed_in_the_middle_and_resumed() -> None:
         timeout=600, cwd=ROOT, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "the job holds 20,000 of 20,000 seeds" in done.stdout
+    assert "the job holds 10,000 of 10,000 seeds" in done.stdout
     lines = done.stdout.splitlines()
     assert [line.split()[0] for line in lines[1:3]] == ["killed", "resumed"]

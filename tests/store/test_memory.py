@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import gc
 import re
-import subprocess
-import sys
+import tracemalloc
 from pathlib import Path
 from types import FunctionType, ModuleType
 
 import pytest
 from support.virtual_crawl import Crawl, entry, trees
 
+from benchmarks import __main__ as entry_point
+from benchmarks.frontier import PARTS
 from scrapy_spider_suite.frontier.outcomes import Pace
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store import counters, host_queues
 from scrapy_spider_suite.store import host_queues as hostrecords
 from scrapy_spider_suite.store.rocks_store import RocksStore
-
-ROOT = Path(__file__).parents[2]
 
 
 def objects_of(root: object) -> int:
@@ -61,16 +60,22 @@ def test_nothing_grows_with_the_hosts_and_urls_that_were_seen(
 
 
 @pytest.mark.slow
-def test_the_benchmark_in_small() -> None:
+def test_the_benchmark_in_small(capsys: pytest.CaptureFixture[str]) -> None:
     """Ten times the hosts cost no more memory, here of the whole process."""
-    parts = ["some-hosts", "many-hosts", "on-disk", "refills", "host-bytes"]
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "frontier", "--small",
-         *(word for part in parts for word in ("--part", part))],
-        capture_output=True, text=True, timeout=500, check=False, cwd=ROOT,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    peaks = dict(re.findall(r"^(\S+) .* peak (\d+) MB", done.stdout, re.MULTILINE))
+    parts = ["some-hosts", "many-hosts"]
+    words = (word for part in parts for word in ("--part", part))
+    assert entry_point.main(["frontier", "--small", *words]) == 0
+    said = capsys.readouterr().out
+    peaks = dict(re.findall(r"^(\S+) .* peak (\d+) MB", said, re.MULTILINE))
+    assert peaks.keys() == set(parts), said
     assert int(peaks["many-hosts"]) <= 1.1 * int(peaks["some-hosts"]) + 1
-    for part in parts:
-        assert re.search(rf"^{part} ", done.stdout, re.MULTILINE), done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("part", ["on-disk", "refills", "host-bytes"])
+def test_other_parts_of_the_benchmark(part: str, tmp_path: Path) -> None:
+    """Each gives its figures."""
+    try:
+        assert all(PARTS[part](tmp_path, 100).values())
+    finally:
+        tracemalloc.stop()
