@@ -248,12 +248,12 @@ def test_damaged_job(half: Half, file: str, how: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("how", sorted(DAMAGES))
-@pytest.mark.parametrize("file", ["lock", "status.json", "store/OPTIONS-*", "store/IDENTITY"])
-def test_damage_that_does_no_harm(half: Half, file: str, how: str, tmp_path: Path) -> None:
+def test_damage_that_does_no_harm(half: Half, how: str, tmp_path: Path) -> None:
     """What is written anew each time may be lost: the job is resumed."""
     job = half.copy(tmp_path)
-    for path in (job / FOLDER).glob(file):
-        DAMAGES[how](path)
+    for file in ("lock", "status.json", "store/OPTIONS-*", "store/IDENTITY"):
+        for path in (job / FOLDER).glob(file):
+            DAMAGES[how](path)
     _finish(half, job)
 
 

@@ -25,7 +25,7 @@ from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 TABLES = ["links", "hosts", "out", "external", "statuses", "types", "sizes", "anchors"]
-KILLS = int(os.environ.get("KILLS", "5"))
+KILLS = int(os.environ.get("KILLS", "3"))
 """Each costs the start of a crawl; KILLS=20 is what docs/measurements.md tells of."""
 
 
@@ -94,7 +94,7 @@ def compare_graph(packs: Path, folder: Path, pages: networkx.MultiDiGraph) -> No
 
 def test_counts_equal_an_independent_count(tmp_path: Path) -> None:
     """Of every page once; redirects are no links, but edges."""
-    config = FakeWebConfig(hosts=30, pages=12, degree=8, redirects=0.05)
+    config = FakeWebConfig(hosts=15, pages=12, degree=8, redirects=0.05)
     job, packs = tmp_path / "job", tmp_path / "packs"
     with FakeWebProcess(config) as web:
         settings = web_settings(
@@ -111,7 +111,7 @@ def test_counts_equal_an_independent_count(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_all_agree_over_kills(tmp_path: Path) -> None:
     """No page is lost; packs, counts, index and graph are those of an undisturbed run."""
-    config = FakeWebConfig(hosts=40, pages=12, degree=8, addresses=20, redirects=0.05)
+    config = FakeWebConfig(hosts=20, pages=12, degree=8, addresses=10, redirects=0.05)
     job, packs, chance = tmp_path / "job", tmp_path / "packs", random.Random(4)
     with FakeWebProcess(config) as web:
         settings = web_settings(

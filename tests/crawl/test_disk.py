@@ -30,8 +30,8 @@ CHUNK = 1 << 16
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[FakeWebProcess]:
-    """A web of 1,200 pages that takes six seconds to crawl, or more."""
-    config = FakeWebConfig(hosts=60, pages=20, degree=10, addresses=30, log=tmp_path / "arrivals")
+    """A web of 400 pages that takes six seconds to crawl, or more."""
+    config = FakeWebConfig(hosts=20, pages=20, degree=10, addresses=10, log=tmp_path / "arrivals")
     with FakeWebProcess(config) as process:
         yield process
 

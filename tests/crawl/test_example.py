@@ -40,19 +40,8 @@ def test_it_crawls_its_own_web_and_ends_with_a_summary(project: Path) -> None:
 
 @pytest.mark.slow
 def test_it_goes_on_with_its_job(project: Path) -> None:
-    """The same line again: nothing is left to do, and nothing is fetched."""
-    line = ("crawl", "broad", "-a", "hosts=5", "-a", "pages=2", "-s", "JOBDIR=crawls/mine")
-    assert scrapy(project, *line).returncode == 0
-    again = scrapy(project, *line)
-    assert again.returncode == 0, again.stderr
-    assert "start() ran to its end in an earlier run of this job" in again.stderr
-    assert "downloader/request_count" not in again.stderr
-    assert "10 pages done, 0 URLs failed, 0 left" in again.stderr
-
-
-@pytest.mark.slow
-def test_it_finds_its_web_again_after_a_stop(project: Path) -> None:
-    """What was pending is served where it was: nothing fails, every page is fetched."""
+    """What was pending is served where it was: nothing fails, every page is fetched; and with the
+    same line again nothing is left to do, and nothing is fetched."""
     line = ("crawl", "broad", "-a", "hosts=5", "-a", "pages=4", "-s", "JOBDIR=crawls/mine")
     first = scrapy(project, *line, "-s", "CLOSESPIDER_PAGECOUNT=5")
     assert first.returncode == ExitCode.WORK_LEFT, first.stderr
@@ -60,6 +49,11 @@ def test_it_finds_its_web_again_after_a_stop(project: Path) -> None:
     again = scrapy(project, *line)
     assert again.returncode == 0, again.stderr
     assert "20 pages done, 0 URLs failed, 0 left (20 success)" in again.stderr
+    last = scrapy(project, *line)
+    assert last.returncode == 0, last.stderr
+    assert "start() ran to its end in an earlier run of this job" in last.stderr
+    assert "downloader/request_count" not in last.stderr
+    assert "20 pages done, 0 URLs failed, 0 left" in last.stderr
 
 
 @pytest.mark.parametrize(

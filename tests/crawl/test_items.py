@@ -16,7 +16,7 @@ from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spider", "kills"), [("BulkItems", (3.0,)), ("Ordinary", (0.8, 2.0))]
+    ("spider", "kills"), [("BulkItems", (0.8,)), ("Ordinary", (0.5,))]
 )
 def test_kills_lose_and_double_no_item(
     spider: str, kills: tuple[float, ...], tmp_path: Path
@@ -25,7 +25,7 @@ def test_kills_lose_and_double_no_item(
 
     The broad crawl packs its pages, too: their items wait for that.
     """
-    config = FakeWebConfig(hosts=40, pages=12, degree=8, addresses=20, errors=0.0)
+    config = FakeWebConfig(hosts=20, pages=12, degree=8, addresses=10, errors=0.0)
     job, packs, items = (tmp_path / name for name in ("job", "packs", "items"))
     chance, each = random.Random(spider), 2 if spider == "BulkItems" else 1
     with FakeWebProcess(config) as web:
@@ -36,7 +36,7 @@ def test_kills_lose_and_double_no_item(
         )  # fmt: skip
         seed = web.ready.seeds[0]
         given = {"seeds": seed} if spider == "BulkItems" else {"start": seed}
-        times = [kill + chance.random() for kill in kills]
+        times = [kill + chance.random() / 2 for kill in kills]
         crawl_over_kills(f"support.spiders.{spider}", settings, tmp_path, times, **given)
         wanted = {url for url in web.web.reachable() if web.web.status(url) == 200}
     assert not list(items.glob("*.open"))

@@ -15,11 +15,11 @@ from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 pytestmark = pytest.mark.slow
 
 FILES = 256
-HOSTS = 600
+HOSTS = 350
 
 
 def test_more_hosts_than_files(tmp_path: Path) -> None:
-    """With 256 open files none of 600 hosts, all with keep-alive, is lost."""
+    """With 256 open files none of 350 hosts, all with keep-alive, is lost."""
     config = FakeWebConfig(
         hosts=HOSTS, pages=2, degree=6, addresses=HOSTS, seeds=HOSTS, latency=0.3,
         seeds_file=tmp_path / "seeds",

@@ -116,11 +116,11 @@ def test_the_same_as_eager(tmp_path: Path) -> None:
 def test_kills_lose_nothing(seen: str, tmp_path: Path) -> None:
     """Killed several times: in the end all is as it is in a crawl that nobody has killed."""
     chance = random.Random(seen)
-    with FakeWebProcess(replace(WEB, hosts=20, pages=40)) as web:
+    with FakeWebProcess(replace(WEB, hosts=14, pages=40)) as web:
         settings = settings_of(
             tmp_path, "on-demand", web, SUITE_SEEN_STORE=seen, SUITE_MEMORY="1M"
         )
-        times = [chance.uniform(0.3, 1.2) for _ in range(5)]
+        times = [chance.uniform(0.3, 0.8) for _ in range(4)]
         last = crawl_over_kills(
             "support.spiders.Bulk", settings, tmp_path, times, seeds=web.ready.seeds[0]
         )

@@ -55,9 +55,11 @@ def _crawl(profile: str, tempter: Tempter, folder: Path, **settings: Any) -> dic
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("obey", [True, False], ids=["robots", "no robots"])
-@pytest.mark.parametrize("own", [{}, OWN], ids=["ours", "Scrapy's"])
-@pytest.mark.parametrize("profile", ["broad", "spider"])
+@pytest.mark.parametrize(
+    ("profile", "own", "obey"),  # each two of them in all ways
+    [("broad", {}, True), ("broad", OWN, False), ("spider", {}, False), ("spider", OWN, True)],
+    ids=["broad-ours-robots", "broad-Scrapy's", "spider-ours", "spider-Scrapy's-robots"],
+)
 def test_nothing_leads_inside(
     profile: str, own: dict[str, str], obey: bool, silent: Silent, tempter: Tempter, tmp_path: Path
 ) -> None:

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
-from support import projects
+from support import forks, projects
 from support.uploads import write
 from support.websites import Site, links
 
@@ -42,12 +40,9 @@ def pages(site: Site) -> Site:
     return site
 
 
-def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in *folder* to its end."""
-    return subprocess.run(
-        [sys.executable, *arguments], cwd=folder, capture_output=True, text=True, timeout=60,
-        check=False, env=os.environ | {"PYTHONPATH": os.pathsep.join(sys.path)},
-    )  # fmt: skip
+def run(folder: Path, script: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    """Run *script* in *folder* to its end."""
+    return forks.run(script, *arguments, folder=folder, environment=projects.environment())
 
 
 def scrapy(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
@@ -95,16 +90,13 @@ def test_commands_that_look_at_a_page(pages: Site, tmp_path: Path) -> None:
             'SUITE_PACKS_KEEP = False\nSUITE_AGENT_NAME = "a"\n'
         )
     url = f"{pages.local}/"
-    code = "response.css('title::text').get()"
-    assert "first" in scrapy(project, "shell", url, "-c", code).stdout
-    inner = f"fetch('{url}1') or response.url"
-    assert f"{url}1" in scrapy(project, "shell", url, "-c", inner).stdout
+    code = f"[response.css('title::text').get(), fetch('{url}1') or response.url]"
+    assert f"['first', '{url}1']" in scrapy(project, "shell", url, "-c", code).stdout
     assert "<title>first</title>" in scrapy(project, "fetch", url, "--nolog").stdout
     assert f"{{'url': '{url}'}}" in scrapy(project, "parse", url, "--spider=page").stdout
     assert "OK" in scrapy(project, "check").stderr
     opened = run(
-        project, "-c",
-        "import webbrowser, sys; webbrowser.open = lambda url, **_: print(url) or True\n"
+        project, "import webbrowser, sys; webbrowser.open = lambda url, **_: print(url) or True\n"
         "from scrapy.cmdline import execute; execute(['scrapy', 'view', sys.argv[1]])", url,
     )  # fmt: skip
     assert opened.returncode == 0, opened.stderr
@@ -197,7 +189,7 @@ urls = sys.argv[2:]
 def test_scripts_with_two_spiders(runner: str, pages: Site, tmp_path: Path) -> None:
     """Two crawls in one process, by each of Scrapy's four ways, keep their frontiers apart."""
     (tmp_path / "script.py").write_text(SCRIPT + RUNNERS[runner])
-    done = run(tmp_path, "script.py", runner, f"{pages.local}/", f"{pages.local}/")
+    done = run(tmp_path, "import script", runner, f"{pages.local}/", f"{pages.local}/")
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.split()) == sorted(
         f"{pages.local}/{path}" for path in ("", "1", "2") * 2

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,7 @@ from typing import Any
 
 import pytest
 from support.names import STATUS_FILE, Setting
-from support.projects import Project, environment, scrapy
+from support.projects import Project, scrapy
 from support.running_crawl import until
 from support.terminals import on_terminal
 
@@ -38,7 +37,7 @@ def web() -> Iterator[FakeWebProcess]:
 
 
 def project_of(web: FakeWebProcess, folder: Path, **settings: Any) -> list[str]:
-    """A project in *folder* that crawls *web*; the command that does it."""
+    """A project in *folder* that crawls *web*; what ``scrapy`` is told to do it."""
     settings = {
         Setting.DNS_SERVERS: f"127.0.0.1:{web.ready.dns_port}", Setting.IP_DELAY: 0,
         Setting.ALLOW_PRIVATE_ADDRESSES: ["127.0.0.0/8"], Setting.HOST_DELAY: 0.4,
@@ -47,7 +46,7 @@ def project_of(web: FakeWebProcess, folder: Path, **settings: Any) -> list[str]:
     made = Project(folder, **settings)
     (folder / "project" / "own.py").write_text(OWN)
     return [
-        sys.executable, "-m", "scrapy", "crawl", "bulk", "-a", f"seeds={web.ready.seeds[0]}",
+        "crawl", "bulk", "-a", f"seeds={web.ready.seeds[0]}",
         "--output", str(made.folder / "none.jsonl"),
     ]  # fmt: skip
 
@@ -55,7 +54,7 @@ def project_of(web: FakeWebProcess, folder: Path, **settings: Any) -> list[str]:
 def test_on_a_terminal(web: FakeWebProcess, tmp_path: Path) -> None:
     """The line stays while nothing is printed, fits its width, and is the only one."""
     command = project_of(web, tmp_path)
-    code, shown = on_terminal(command, tmp_path, environment(), COLUMNS)
+    code, shown = on_terminal(command, tmp_path, COLUMNS)
     assert code == 0, shown[-3000:]
     assert "Crawled " not in shown
     pieces = [piece.rstrip("\r\n") for piece in shown.split(CLEAR)[1:]]
@@ -69,7 +68,7 @@ def test_on_a_terminal(web: FakeWebProcess, tmp_path: Path) -> None:
 def test_in_the_log(web: FakeWebProcess, tmp_path: Path) -> None:
     """In the place of Scrapy's line, whose stats stay; with pages, bytes, queue, hosts, an end."""
     command = project_of(web, tmp_path, LOG_FILE="log")
-    code, _ = on_terminal(command, tmp_path, environment())
+    code, _ = on_terminal(command, tmp_path)
     log = (tmp_path / "log").read_text()
     assert code == 0, log[-3000:]
     assert "Crawled " not in log
@@ -87,7 +86,7 @@ def test_a_line_of_the_projects_own_is_kept(web: FakeWebProcess, tmp_path: Path)
     """The project asked for it."""
     extensions = {"scrapy.extensions.logstats.LogStats": None, "project.own.Own": 0}
     command = project_of(web, tmp_path, LOG_FILE="log", EXTENSIONS=extensions)
-    code, _ = on_terminal(command, tmp_path, environment())
+    code, _ = on_terminal(command, tmp_path)
     log = (tmp_path / "log").read_text()
     assert code == 0, log[-3000:]
     assert "Crawled " in log
@@ -100,7 +99,7 @@ def paused(web: FakeWebProcess, folder: Path, why: str, **settings: Any) -> str:
     done = scrapy(folder, "frontier", "pause", "--who", "anna", "--why", why, *job)
     assert done.returncode == 0, done.stderr
     with ThreadPoolExecutor(1) as beside:
-        shown = beside.submit(on_terminal, command, folder, environment(), COLUMNS)
+        shown = beside.submit(on_terminal, command, folder, COLUMNS)
         try:
             until((folder / "job" / STATUS_FILE).exists)
             time.sleep(3.0)

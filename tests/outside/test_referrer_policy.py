@@ -8,9 +8,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from support.crawls import loopback_settings
-from support.names import Setting
-from support.projects import Project
+from support.crawls import crawl, loopback_settings
+from support.names import FIRST_PASS, Setting
+from support.projects import Project, scrapy
 from support.tls_sites import Authority
 from support.websites import Answer, Page, Site, links, moved, running
 
@@ -142,25 +142,16 @@ def talkative(pages: int) -> dict[str, Page]:
     }
 
 
-def known(folder: Path, pages: int, seen: str, field: str) -> int:
-    """Crawl such a site; how many of its URLs the store of seen URLs has in the end."""
+@pytest.mark.parametrize(("seen", "field"), [("trie", "in_trie"), ("sieve", "sieve_known")])
+def test_the_job_keeps_what_such_pages_link_to_as_without_a_policy(
+    seen: str, field: str, tmp_path: Path
+) -> None:
+    """The trie compresses all of it; the sieve is asked about all of it, and keeps no rows."""
+    pages, job = 300, {"JOBDIR": str(tmp_path / "job"), Setting.SEEN: seen}
     with running(Site(talkative(pages))) as site:
-        project = Project(folder / "project", **loopback_settings(**FAST))
-        ended = project.scrapy(
-            "crawl", "bulk", f"-aseeds={site.url}/", timeout=300,
-            **{"JOBDIR": "job", Setting.SEEN: seen},
-        )  # fmt: skip
-        assert len(set(site.paths())) == len(site.visits) == pages, ended.stderr[-3000:]
-    status = project.scrapy("frontier", "status", "--json", "-jjob")
-    return json.loads(status.stdout)[field]  # type: ignore[no-any-return]
-
-
-@pytest.mark.slow
-def test_the_trie_compresses_what_such_pages_link_to(tmp_path: Path) -> None:
-    """All of it, as without a policy."""
-    assert known(tmp_path, 4_200, "trie", "in_trie") == 4_200
-
-
-def test_the_sieve_keeps_no_rows_of_what_such_pages_link_to(tmp_path: Path) -> None:
-    """It is asked about all of it, as without a policy."""
-    assert known(tmp_path, 300, "sieve", "sieve_known") == 300
+        settings = loopback_settings(**FAST, **job, TEST_CONSTANTS={FIRST_PASS: 100})
+        ended = crawl("support.spiders.Bulk", settings, tmp_path, seeds=f"{site.url}/")
+        assert ended.reason == "finished", ended.log[-3000:]
+        assert len(set(site.paths())) == len(site.visits) == pages
+    status = scrapy(tmp_path, "frontier", "status", "--json", "-jjob")
+    assert json.loads(status.stdout)[field] == pages, status.stderr

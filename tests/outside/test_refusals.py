@@ -146,8 +146,7 @@ def test_a_script_gets_an_exception(api: str, name: str, tmp_path: Path) -> None
     assert "/scrapy_spider_suite/extensions/" not in done.stderr
 
 
-@pytest.mark.parametrize("old", [False, True])
-@pytest.mark.parametrize("command", ["crawl", "runspider"])
+@pytest.mark.parametrize(("command", "old"), [("crawl", False), ("runspider", True)])
 @pytest.mark.parametrize("name", CASES)
 def test_a_command_says_one_line(name: str, command: str, old: bool, tmp_path: Path) -> None:
     """And ends with exit code 2, with both of Scrapy's crawler processes; nothing beside it warns,

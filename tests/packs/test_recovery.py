@@ -5,15 +5,14 @@ from __future__ import annotations
 import os
 import random
 import resource
-import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
+from support.forks import Fork
 from support.lzop import Lzop
 from support.packs import accepted, fetch, hand_in, plan, some, tiny, whole_file
+from support.projects import environment
 
 from scrapy_spider_suite.packs import cdxj, open_packs
 from scrapy_spider_suite.packs.pack_file import FORMATS, PackFile, make_container, read_records
@@ -161,17 +160,16 @@ def test_a_full_disk_while_recovering_loses_nothing(form: str, tmp_path: Path) -
 def test_killed_at_random_instants(form: str, lzop: Lzop, tmp_path: Path) -> None:
     """What was told to be on disk is there, in its place, and every pack is sound."""
     draws = random.Random(form)
-    tests = str(Path(__file__).parent.parent)
-    for number in range(7):
+    for number in range(5):
         folder = tmp_path / str(number)
         folder.mkdir()
-        process = subprocess.Popen([sys.executable, "-c", WRITER, str(folder), form],
-                                   env={**os.environ, "PYTHONPATH": tests})  # fmt: skip
         log = folder / "log"
+        with (folder / "said").open("wb") as said:
+            process = Fork(WRITER, [str(folder), form], folder, environment(), said, said)
         while not (log.exists() and log.stat().st_size):
             time.sleep(0.01)
         time.sleep(draws.uniform(0, 0.4))
-        process.send_signal(signal.SIGKILL)
+        process.kill()
         process.wait()
         recover_folder(folder)
         _check_killed(folder, log.read_text().split("\n")[:-1], lzop)

@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +22,7 @@ from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.testing import Arrival, FakeWebProcess
 from scrapy_spider_suite.testing.fake_web import address_text
 from support.crawls import Process, start
-from support.frontier_command import COMMAND
+from support.frontier_command import scrapy
 from support.polite_crawls import Size, pages_of
 from support.running_crawl import until
 
@@ -63,9 +62,9 @@ class Plan:
 
 
 SMALL = Plan(
-    Size(hosts=40, addresses=12, pages=60, host_delay=0.5, ip_delay=0.03),
+    Size(hosts=30, addresses=10, pages=40, host_delay=0.5, ip_delay=0.03),
     resumed_delay=0.05, quick=0.1, longer=0.2, pages=4, images=60, complains_after=5,
-    refetched=150,
+    refetched=100,
 )  # fmt: skip
 FULL = Plan(
     Size(hosts=1000, addresses=300, pages=40, host_delay=4.0, ip_delay=0.3),
@@ -105,10 +104,7 @@ class Desk:
     def ask(self, job: Path, *arguments: str, codes: Sequence[int] = (0,)) -> Said:
         """Run ``scrapy frontier`` with *arguments*; raises `RuntimeError` on other exit codes."""
         began = time.time()
-        done = subprocess.run(
-            [*COMMAND, *arguments, "-j", str(job), "--json"],
-            capture_output=True, text=True, timeout=_STEP,
-        )  # fmt: skip
+        done = scrapy(*arguments, "-j", str(job), "--json", timeout=_STEP)
         ended = time.time()
         if done.returncode not in codes:
             raise RuntimeError(f"{arguments}: {done.returncode} {done.stdout} {done.stderr}")

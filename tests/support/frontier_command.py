@@ -49,9 +49,10 @@ def parsed(
     return commandline.parsed(Command(), arguments, settings)
 
 
-def scrapy(*arguments: str) -> subprocess.CompletedProcess[str]:
+def scrapy(*arguments: str, timeout: float = 60.0) -> subprocess.CompletedProcess[str]:
     """Run ``scrapy frontier`` as a process."""
-    return forks.run(SCRIPT, *arguments, folder=Path.cwd(), environment=environment())
+    given = environment()
+    return forks.run(SCRIPT, *arguments, folder=Path.cwd(), environment=given, timeout=timeout)
 
 
 def small_crawl(web: FakeWebProcess, folder: Path, **settings: Any) -> Crawl:

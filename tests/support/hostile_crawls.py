@@ -18,7 +18,7 @@ NAMES = (
     "refused.test", "servfail.test", "slow-dns.test", "timeout.test", "ttl0.test",
 )  # fmt: skip
 """The name server's special names, and one that does not exist."""
-HOSTS = 20
+HOSTS = 8
 ALLOWED = "127.8.0.0/16"
 """Where the in-vitro web is; 127.0.0.1 stays private."""
 PATIENCE = {
@@ -58,7 +58,7 @@ class Ended:
 def hostile_crawl(spider: str, folder: Path, seeds: list[str], **settings: Any) -> Ended:
     """Crawl the ordinary hosts, all *seeds* (host names) beside them, with *spider*."""
     config = FakeWebConfig(
-        hosts=HOSTS, pages=10, degree=5, addresses=10, seeds=HOSTS, hostile=True,
+        hosts=HOSTS, pages=10, degree=5, addresses=4, seeds=HOSTS, hostile=True,
         hostile_pace=0.5, hostile_seconds=20, log=folder / "arrivals",
     )  # fmt: skip
     with FakeWebProcess(config) as web:

@@ -92,5 +92,8 @@ class Reason:
 STATUS_FILE = "suite/status.json"
 """The status of the last second, in a job directory."""
 
+FIRST_PASS = "scrapy_spider_suite.store.seen_transfer._LEAST"
+"""How many pages are done before URLs are compressed for the first time."""
+
 SEEN_FOLDER = "suite/seen"
 """Compressed URLs, in a job directory."""

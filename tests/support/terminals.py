@@ -1,4 +1,4 @@
-"""A command on a terminal of its own, and what it shows there."""
+"""``scrapy`` on a terminal of its own, and what it shows there."""
 
 from __future__ import annotations
 
@@ -6,23 +6,22 @@ import fcntl
 import os
 import pty
 import struct
-import subprocess
 import termios
 from pathlib import Path
 
+from support.forks import Fork
+from support.projects import SCRAPY, environment
 
-def on_terminal(
-    command: list[str], folder: Path, environment: dict[str, str], columns: int = 80
-) -> tuple[int, str]:
-    """Run *command* to its end, with standard error on a terminal; exit code and what came there.
+
+def on_terminal(arguments: list[str], folder: Path, columns: int = 80) -> tuple[int, str]:
+    """Run ``scrapy`` in *folder* to its end, with standard error on a terminal.
+
+    Its exit code, and what came there.
     """
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
-    process = subprocess.Popen(
-        command, cwd=folder, env=environment, stdin=subprocess.DEVNULL,
-        stdout=subprocess.DEVNULL, stderr=theirs,
-    )  # fmt: skip
-    os.close(theirs)
+    with open(os.devnull, "wb") as nothing, open(theirs, "wb") as errors:
+        process = Fork(SCRAPY, arguments, folder, environment(), nothing, errors)
     shown = b""
     with os.fdopen(ours, "rb", buffering=0) as terminal:
         try:
