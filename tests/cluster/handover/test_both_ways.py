@@ -221,8 +221,8 @@ def test_kills_and_changes_at_any_moment(
 
     Only what was in flight at a kill is fetched twice.
     """
-    monkeypatch.setattr(handover, "FILE_URLS", 150)
-    web = trees(16, 40, 16)
+    monkeypatch.setattr(handover, "FILE_URLS", 90)
+    web = trees(16, 25, 16)
     draw = Random(7)
 
     async def test() -> None:
@@ -230,7 +230,7 @@ def test_kills_and_changes_at_any_moment(
         names = names_of(agents)
         await agents.begin(*names)
         agents.crawls[names[0]].seed("http://h0.t/0", "http://h1.t/0")
-        await agents.crawl(lambda: agents.now > 30.0)
+        await agents.crawl(lambda: agents.now > 20.0)
         for turn in range(8):
             agents.change(*draw.sample(names, draw.choice([1, 2, 3])))
             agents.registry.trouble = [RegistryError("away", "away")] * (turn % 3)
@@ -239,7 +239,7 @@ def test_kills_and_changes_at_any_moment(
                 await agents.kill(draw.choice(names))
         agents.change(*names[1:])
         await agents.crawl(lambda: agents.over)
-        assert set(agents.urls) == all_urls(web, 40)
+        assert set(agents.urls) == all_urls(web, 25)
         assert len(agents.urls) - len(set(agents.urls)) <= agents.refetched
         assert not agents.crawls[names[0]].frontier.counters.done
         for crawl in agents.crawls.values():

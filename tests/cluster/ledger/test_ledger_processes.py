@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import subprocess
-import sys
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from support import forks
 from support.ledger_processes import fetches_in, gaps
+from support.projects import environment
 from support.redis_servers import RedisServer
 
 from scrapy_spider_suite.cluster.ledger.grants import SLACK, Grants, Need
@@ -19,7 +18,7 @@ from scrapy_spider_suite.cluster.ledger.rate_ledger import RedisLedger
 from scrapy_spider_suite.cluster.ledger.shared_limits import LedgerClient
 from scrapy_spider_suite.runtime.clock import boottime
 
-ROOT = Path(__file__).parents[3]
+SCRIPT = "import sys; from support.ledger_processes import main; sys.exit(main(sys.argv[1:]))"
 DELAY, TIMEOUT = 0.03, 0.2
 
 
@@ -33,12 +32,12 @@ def test_four_processes_are_polite_together(
     redis_server.flush()
     where = redis_server.url if kind == "redis" else str(tmp_path / "ledger")
     log = tmp_path / "log"
-    words = (where, log, 4, 50, 6, DELAY, TIMEOUT, 25)
-    command = [sys.executable, "tests/support/ledger_processes.py", *map(str, words)]
-    subprocess.run(command, cwd=ROOT, check=True, env=os.environ | {"PYTHONPATH": str(ROOT)})
+    words = (where, log, 4, 30, 6, DELAY, TIMEOUT, 15)
+    done = forks.run(SCRIPT, *map(str, words), folder=tmp_path, environment=environment())
+    assert done.returncode == 0, done.stderr
     found = fetches_in(log)
     # Each visit that was under way as the count was reached is one more.
-    assert 2 * (3 * 50 + 25) <= sum(map(len, found.values())) <= 2 * (4 * 56)
+    assert 2 * (3 * 30 + 15) <= sum(map(len, found.values())) <= 2 * (4 * 36)
     for key, fetches in found.items():
         assert len({fetch.process for fetch in fetches}) >= 3
         delay = DELAY if key.startswith("host") else DELAY / 2
