@@ -13,11 +13,14 @@ from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from tempfile import TemporaryFile
+from typing import Any, BinaryIO, NamedTuple
 
 import pytest
 from support import command_line as commandline
+from support import forks
 from support.crawls import web_settings
+from support.forks import Fork
 from support.projects import Project, environment
 from support.redis_servers import binary
 from support.running_crawl import until
@@ -28,12 +31,32 @@ from scrapy_spider_suite.cluster.local_redis import LocalRedis, find_server
 from scrapy_spider_suite.commands.cluster_arguments import count_cores
 from scrapy_spider_suite.errors import ClusterError
 from scrapy_spider_suite.runtime.helper_processes import Restarts
+from scrapy_spider_suite.store.job_directory import FOLDER
+from scrapy_spider_suite.store.job_reader import read_status
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
 
 LATE = 100.0
 """Seconds that anything may take on a busy machine."""
-SLOWLY = ("-s", "SUITE_HOST_DELAY=3")
+SLOWLY = ("-s", "SUITE_HOST_DELAY=10")
 _SERVERLESS = {"PATH": "/nowhere"}
+
+
+class Up(NamedTuple):
+    """A ``scrapy cluster up`` that runs."""
+
+    process: Fork
+    out: BinaryIO
+    errors: BinaryIO
+
+    def end(self, code: int) -> tuple[str, str]:
+        """Wait for its end with *code*; what it printed."""
+        ended = self.process.wait(LATE)
+        said = [self.out, self.errors]
+        for each in said:
+            each.seek(0)
+        out, errors = (each.read().decode() for each in said)
+        assert ended == code, errors
+        return out, errors
 
 
 class Shell:
@@ -52,10 +75,9 @@ class Shell:
         self, command: str, *words: str, code: int | None = 0, **variables: str
     ) -> subprocess.CompletedProcess[str]:
         """Run ``scrapy COMMAND``; it has to end with *code*, if that is given."""
-        done = subprocess.run(
-            [*commandline.process_of(command), *words], cwd=self.project.folder,
-            env=self._environment | variables, capture_output=True, text=True, timeout=LATE,
-            check=False,
+        done = forks.run(
+            commandline.script_of(command), *words, folder=self.project.folder,
+            environment=self._environment | variables, timeout=LATE,
         )  # fmt: skip
         assert code in (None, done.returncode), done.stdout + done.stderr
         return done
@@ -66,29 +88,38 @@ class Shell:
         return [json.loads(line) for line in done.stdout.splitlines()]
 
     @contextmanager
-    def up(self, *words: str) -> Iterator[subprocess.Popen[str]]:
+    def up(self, *words: str) -> Iterator[Up]:
         """Run ``scrapy cluster up 2 bulk`` beside the block, at the end of which it is killed."""
-        line = [*commandline.process_of("cluster"), "up", "2", "bulk", "--json", *words]
-        process = subprocess.Popen(
-            line, cwd=self.project.folder, env=self._environment, text=True,
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        try:
-            yield process
-        finally:
-            process.kill()
-            process.communicate()
+        line = ["up", "2", "bulk", "--json", *words]
+        script, folder = commandline.script_of("cluster"), self.project.folder
+        with TemporaryFile() as out, TemporaryFile() as errors:
+            process = Fork(script, line, folder, self._environment, out, errors)
+            try:
+                yield Up(process, out, errors)
+            finally:
+                process.kill()
+                process.wait()
 
-    def wait_until_crawling(self) -> list[dict[str, Any]]:
-        """Return the rows of two agents that both fetch pages."""
+    def wait_until_crawling(self, *gone: int) -> list[dict[str, Any]]:
+        """Return the rows of two agents that both fetch pages, in processes that are not *gone*."""
         found: list[dict[str, Any]] = []
 
         def both() -> bool:
+            jobs = list(self.jobs.glob(f"*/{FOLDER}"))
+            if len(jobs) < 2 or not all(map(self._has_fetched, jobs)):
+                return False  # a look at files is cheap
             found[:] = self.rows("cluster", "ls", code=None)
-            return len(found) == 2 and all(row["rate"] for row in found)
+            there = [row for row in found if row["rate"] and row["pid"] not in gone]
+            return len(there) == len(found) == 2
 
-        until(both, LATE, 0.2)
+        until(both, LATE, 1.0)
         return found
+
+    @staticmethod
+    def _has_fetched(job: Path) -> bool:
+        status = read_status(job) or {}
+        running = Path(f"/proc/{status.get('process')}").exists()
+        return running and bool(status.get("fetched"))
 
     def redis_process(self) -> int:
         """The number of the process of its Redis."""
@@ -100,8 +131,8 @@ class Shell:
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[FakeWebProcess]:
-    """A web that takes a crawl 20 seconds, and minutes by the delay of `SLOWLY`."""
-    config = FakeWebConfig(hosts=20, pages=40, seed=3, log=tmp_path / "arrivals")
+    """A web that takes a crawl 10 seconds, and minutes by the delay of `SLOWLY`."""
+    config = FakeWebConfig(hosts=20, pages=20, seed=3, log=tmp_path / "arrivals")
     with FakeWebProcess(config) as web:
         yield web
 
@@ -138,9 +169,19 @@ def repeated(web: FakeWebProcess, kills: list[float]) -> list[str]:
 
 @pytest.mark.slow
 def test_two_agents_are_one_crawl(shell: Shell, web: FakeWebProcess) -> None:
-    """Started, looked at, stopped, looked at, continued; nobody else can speak to its Redis."""
-    with shell.up(*SLOWLY) as up:
-        names = [row["agent"] for row in shell.wait_until_crawling()]
+    """Whoever is killed, an agent, Redis or the command: what was in flight alone comes again.
+
+    Started, looked at, stopped, looked at, continued; nobody else can speak to its Redis.
+    """
+    kills = []
+
+    def kill(process: int) -> None:
+        os.kill(process, signal.SIGKILL)
+        kills.append(time.time())
+
+    with shell.up("--every", "1", *SLOWLY) as up:
+        rows = shell.wait_until_crawling()
+        names, killed = [row["agent"] for row in rows], rows[0]["pid"]
         assert stat.S_IMODE(shell.socket.stat().st_mode) == 0o600
         assert stat.S_IMODE(shell.socket.parent.stat().st_mode) == 0o700
         *rows, both = shell.rows("frontier", "status")
@@ -148,9 +189,22 @@ def test_two_agents_are_one_crawl(shell: Shell, web: FakeWebProcess) -> None:
         assert both["pending"] == sum(row["pending"] for row in rows) > 0
         refused = shell("cluster", "up", "2", "bulk", code=5).stderr
         assert "another `scrapy cluster up` runs the crawl in crawls/bulk" in refused
-        up.send_signal(signal.SIGINT)
-        out, _ = up.communicate(timeout=LATE)
-    assert up.returncode == 4
+        kill(killed)
+        agents = [row["pid"] for row in shell.wait_until_crawling(killed)]
+        redis = shell.redis_process()
+        kill(redis)
+        until(lambda: LocalRedis(shell.jobs).answers, LATE)
+        assert shell.redis_process() != redis
+        redis = shell.redis_process()
+        shell.wait_until_crawling()
+        up.process.kill()
+        _, errors = up.end(-signal.SIGKILL)
+    assert "Redis has ended: killed by SIGKILL; it is started again\n" in errors
+    with shell.up(*SLOWLY) as up:  # while the agents stop
+        shell.wait_until_crawling(*agents)
+        assert not any(Path(f"/proc/{process}").exists() for process in (*agents, redis))
+        up.process.send_signal(signal.SIGINT)
+        out, _ = up.end(4)
     assert not shell.socket.exists()
     # At rest it is one crawl, too.
     *rows, both = shell.rows("frontier", "status")
@@ -164,43 +218,11 @@ def test_two_agents_are_one_crawl(shell: Shell, web: FakeWebProcess) -> None:
     assert "does not run, and each URL is to go to the agent that has its host" in said
     assert "does not run" in shell("cluster", "ls", "-j", "crawls/bulk", code=2).stderr
     with shell.up("--name", "other") as up:
-        out, errors = up.communicate(timeout=LATE)
-    assert up.returncode == 0, errors
+        out, _ = up.end(0)
     last = last_row(out)
     assert (last["agents"], last["pending"], last["exact"]) == (2, 0, True)
     assert last["done"] == len(list(web.web.reachable(obey_robots=True)))
     assert {path.name for path in shell.jobs.iterdir() if path.is_dir()} == {*names, "redis"}
-    assert repeated(web, []) == []
-
-
-@pytest.mark.slow
-def test_whoever_is_killed(shell: Shell, web: FakeWebProcess) -> None:
-    """An agent, Redis, and the command itself: what was in flight alone is fetched again."""
-    kills = []
-
-    def kill(process: int) -> None:
-        os.kill(process, signal.SIGKILL)
-        kills.append(time.time())
-
-    with shell.up("--every", "1", *SLOWLY) as up:
-        agents = [row["pid"] for row in shell.wait_until_crawling()]
-        kill(agents[0])
-        until(lambda: agents[0] not in [row["pid"] for row in shell.wait_until_crawling()], LATE)
-        agents = [row["pid"] for row in shell.wait_until_crawling()]
-        redis = shell.redis_process()
-        kill(redis)
-        until(lambda: LocalRedis(shell.jobs).answers, LATE)
-        assert shell.redis_process() != redis
-        redis = shell.redis_process()
-        shell.wait_until_crawling()
-        up.kill()
-        _, errors = up.communicate()
-    assert "Redis has ended: killed by SIGKILL; it is started again\n" in errors
-    with shell.up() as up:  # while the agents stop
-        out, errors = up.communicate(timeout=LATE)
-    assert up.returncode == 0, errors
-    assert not any(Path(f"/proc/{process}").exists() for process in (*agents, redis))
-    assert last_row(out)["pending"] == 0
     assert repeated(web, kills) == []
 
 
