@@ -31,7 +31,7 @@ def frontier(capsys: pytest.CaptureFixture[str]) -> Frontier:
     return run
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="session")
 def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeWebProcess]:
     """Ten hosts of four pages, some of which are errors."""
     log = tmp_path_factory.mktemp("web") / "arrivals"
@@ -39,22 +39,33 @@ def web(tmp_path_factory: pytest.TempPathFactory) -> Iterator[FakeWebProcess]:
         yield web
 
 
-@pytest.fixture(scope="module")
-def finished(web: FakeWebProcess, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The job of a crawl that ran to its end, with link statistics."""
-    folder = tmp_path_factory.mktemp("finished")
+@pytest.fixture(scope="session")
+def first_crawl(
+    web: FakeWebProcess, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[Path, list[Arrival]]:
+    """The job of a crawl that ran to its end, with link statistics; what the servers saw of it."""
+    folder, began = tmp_path_factory.mktemp("finished"), time.time()
     assert small_crawl(web, folder, SUITE_LINK_STATS=LINK_TABLES).reason == "finished"
-    return folder / "job"
-
-
-@pytest.fixture(scope="module")
-def arrivals(web: FakeWebProcess, finished: Path) -> list[Arrival]:
-    """What the servers saw of that crawl, once all of it is written, which they do now and then."""
-    fetches = (finished / "suite" / "fetches" / "fetch.log").read_bytes().count(b"\n") - 1
-    deadline = time.monotonic() + 10
-    while len(found := web.arrivals()) < fetches and time.monotonic() < deadline:
+    job, ended = folder / "job", time.time()
+    fetches = (job / "suite" / "fetches" / "fetch.log").read_bytes().count(b"\n") - 1
+    deadline = time.monotonic() + 10  # they write it now and then
+    while True:
+        found = [each for each in web.arrivals() if began < each.start < ended]
+        if len(found) >= fetches or time.monotonic() > deadline:
+            return job, found
         time.sleep(0.05)
-    return found
+
+
+@pytest.fixture(scope="session")
+def finished(first_crawl: tuple[Path, list[Arrival]]) -> Path:
+    """That job, not to be changed."""
+    return first_crawl[0]
+
+
+@pytest.fixture(scope="session")
+def arrivals(first_crawl: tuple[Path, list[Arrival]]) -> list[Arrival]:
+    """What the servers saw of that crawl."""
+    return first_crawl[1]
 
 
 @pytest.fixture
