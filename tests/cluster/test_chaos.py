@@ -20,7 +20,7 @@ from support.running_crawl import until
 
 REFUSED = 2
 PLAN = Plan(
-    size=Size(hosts=24, addresses=9, pages=15, host_delay=0.8, ip_delay=0.03), agents=2,
+    size=Size(hosts=18, addresses=7, pages=15, host_delay=0.8, ip_delay=0.03), agents=2,
     seconds=14.0, pace=(1.0, 3.0), grace="forever",
 )  # fmt: skip
 
