@@ -466,6 +466,9 @@ class Resolver:
         self.counts: Counter[str] = Counter()
         self._outage = OutageWarning(self.servers)
 
+    def __repr__(self) -> str:
+        return f"<Resolver: {len(self._cache)} cached, {len(self._asking)} in flight>"
+
     async def resolve(self, host: str) -> Resolution:
         """The addresses of *host*, as ada writes it. A caller may be cancelled.
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from scrapy.http import Headers
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # whoever reads packs needs no Scrapy
+    from scrapy.http import Headers
 
 
 def counted(number: int, one: str, many: str = "") -> str:
