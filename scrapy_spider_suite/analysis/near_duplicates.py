@@ -103,7 +103,8 @@ class NearIndex:
                 rows.delete(key)
             rows.put(_MADE, made)
             return
-        pages = np.frombuffer(b"".join(row for _, row in found), _ROW)  # in the order of *met*
+        whole = [row for _, row in found if len(row) == _ROW.itemsize]
+        pages = np.frombuffer(b"".join(whole), _ROW)  # in the order of *met*
         if not len(pages):
             return
         for met in pages["met"][: -self.capacity]:  # an earlier run may have had more memory

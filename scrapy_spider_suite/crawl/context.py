@@ -121,6 +121,12 @@ _CRAWL = "suite_crawl"
 """The attribute of a crawler: a table of all crawls would keep ended ones, which lead to theirs."""
 
 
+def fetch_observers(crawler: Crawler) -> list[Callable[[Fetch], None]]:
+    """What is called after each fetch of *crawler*; an extension adds to it before the crawl."""
+    observers: list[Callable[[Fetch], None]] = vars(crawler).setdefault("suite_observers", [])
+    return observers
+
+
 def get_crawl(crawler: Crawler) -> Crawl:
     """The crawl of *crawler*, made at the first call. Raises the `SuiteError`s."""
     crawl: Crawl | None = vars(crawler).get(_CRAWL)
@@ -160,7 +166,7 @@ class Crawl:
         self.rates: RateGate | None = None  # None where nobody else fetches from the hosts
         self.robots: RobotsService | None = None  # None where robots.txt is not asked for
         self.counter: LinkCountSink | None = None
-        self.observers: list[Callable[[Fetch], None]] = []  # see `add_fetch_observer`
+        self.observers = fetch_observers(crawler)
         self.flying = 0  # fetches of the loop that have a place of CONCURRENT_REQUESTS
         self.seeds = SeedSources()
         self.stopping = False

@@ -13,7 +13,7 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.http import Response
 
-from scrapy_spider_suite.crawl.context import Crawl, get_crawl
+from scrapy_spider_suite.crawl.context import Crawl, fetch_observers
 from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import VIA, StoppedError, hostname
 from scrapy_spider_suite.exceptions import (
@@ -221,7 +221,7 @@ def add_fetch_observer(crawler: Crawler, observer: Callable[[Fetch], None]) -> N
 
     robots.txt, media, redirects and retries are fetches, too. An exchange has a status or an error.
     """
-    get_crawl(crawler).observers.append(observer)
+    fetch_observers(crawler).append(observer)
 
 
 def end_exchange(

@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import Protocol
 
 import msgpack  # type: ignore[import-untyped]
@@ -26,6 +25,7 @@ from scrapy_spider_suite.crawl.queue.frontier import Frontier
 from scrapy_spider_suite.errors import SettingsError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag
 from scrapy_spider_suite.runtime.event_loop import TimeSlices, iterate_in_thread
+from scrapy_spider_suite.runtime.files import TemporaryFolder
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rocks_store import Store
@@ -186,7 +186,7 @@ class SeedIntake:
         self._crawl = crawl
         self._plant = plant or seed_scheduler(crawl.frontier, crawl.now)
         self._turns = TimeSlices()
-        self._folder: TemporaryDirectory[str] | None = None
+        self._folder: TemporaryFolder | None = None
         self._counted = SeedCounts()
         self._told = (0.0, 0)  # when, and after how many lines
 
@@ -263,8 +263,10 @@ class SeedIntake:
     def _place(self, url: str) -> Path:
         job = self._crawl.job
         if job is None:
-            self._folder = self._folder or TemporaryDirectory()
-            folder = Path(self._folder.name)
+            if self._folder is None:
+                self._folder = own = TemporaryFolder()
+                self._crawl.closers.append(lambda _: own.remove())
+            folder = self._folder.path
         else:
             folder = job.folder
         return folder / f"seeds-{hashlib.sha256(url.encode()).hexdigest()[:16]}"

@@ -23,7 +23,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.refusal import refuse_crawl
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.runtime.text import media_type
-from scrapy_spider_suite.settings.project import is_crawl
+from scrapy_spider_suite.settings.project import is_crawl, uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.counters import OTHER, FetchTotals
@@ -47,9 +47,13 @@ class FetchRecorder:
         self._crawler = crawler
         self._log = log
         self._tallies = FetchTotals()
+        in_job = suite_settings(crawler).fetch_log is True and uses_job(crawler)
+        self._wanted = log is not None or in_job
+        self._early: list[tuple[bytes, float]] = []
         self._store: Store | None = None
         self._warned = False
         self._ticker = PeriodicTask(PERIOD, self.flush)
+        add_fetch_observer(crawler, self.fetched)
         crawler.signals.connect(self.opened, signals.spider_opened)
         crawler.signals.connect(self.closed, signals.spider_closed)
         crawler.signals.connect(self.changed, settings_changed)
@@ -69,7 +73,6 @@ class FetchRecorder:
 
     def opened(self) -> None:
         crawl = get_crawl(self._crawler)
-        add_fetch_observer(self._crawler, self.fetched)
         self._store = crawl.store
         before, self._tallies = self._tallies, FetchTotals.load(crawl.store)
         self._tallies.add(before)
@@ -79,6 +82,11 @@ class FetchRecorder:
                 self._log = FetchLog(folder, most=crawl.settings.fetch_log_max)
             except SettingsError as error:
                 logger.error("%s; the crawl goes on without it", error)
+        self._wanted = self._log is not None
+        if self._log is not None:
+            for line, when in self._early:
+                self._log.add(line, when)
+        self._early.clear()
         self._ticker.start()
 
     def changed(self, new: SuiteSettings) -> None:
@@ -120,13 +128,12 @@ class FetchRecorder:
         type_, named = _types_of(exchange.field(b"Content-Type")[:200])
         size, ms = len(exchange.body), round(exchange.seconds * 1_000)
         self._tallies.count(str(exchange.status or reason), named, kind, size, ms)
-        if self._log is not None:
-            self._write_line(self._log, fetch, exchange, kind, reason, type_, ms)
+        if self._wanted:
+            self._write_line(fetch, exchange, kind, reason, type_, ms)
 
     def _write_line(
-        self, log: FetchLog, fetch: Fetch, exchange: Exchange, kind: str, reason: Event,
-        type_: str, ms: int,
-    ) -> None:  # fmt: skip
+        self, fetch: Fetch, exchange: Exchange, kind: str, reason: Event, type_: str, ms: int
+    ) -> None:
         entry, digest = fetch.entry, ""
         if exchange.body:  # as in a WARC-Payload-Digest: SHA-1 in base 32
             digest = warc_digest(exchange.digest).removeprefix("sha1:")
@@ -142,7 +149,10 @@ class FetchRecorder:
             entry.depth if entry.depth >= 0 else None, type_, digest, exchange.address, reason,
             remarks,
         )  # fmt: skip
-        log.add(line, ended)
+        if self._log is None:
+            self._early.append((line, ended))
+        else:
+            self._log.add(line, ended)
 
 
 @lru_cache(256)

@@ -123,10 +123,12 @@ def verify_missing(folder: Path) -> Iterator[PackFinding]:
 def verify_merged(folder: Path) -> Iterator[PackFinding]:
     """Yield the merged indexes that differ from the packs' own."""
     for run in index_runs(folder):
+        if not run.merged:
+            continue
         own = [folder / f"{pack}{pack_file.INDEX}" for pack in run.packs]
         with suppress(FileNotFoundError):  # it covers a pack without an index
             wanted = _sum(line for path in own for line in cdxj.SortedLines(path))
-            if not run.merged or _sum(run_lines(run)) == wanted:
+            if _sum(run_lines(run)) == wanted:
                 continue
         what = "it is not what the indexes of its packs are: remove it and merge again"
         yield PackFinding(run.lines.path, "index", what)

@@ -84,6 +84,9 @@ _PERIOD = 20.0
 for one if they met a collection of the second generation (promise 3). Python waits until a quarter
 of all objects is new: freeing so much takes 0.1 s."""
 
+_ENDED_MOST = 4
+"""Crawls that may have ended when another begins without a full collection, which takes 50 ms."""
+
 
 class GcTuning:
     """Tunes the garbage collector for a crawl: fewer and smaller collections.
@@ -93,6 +96,7 @@ class GcTuning:
     """
 
     _running: ClassVar[set[GcTuning]] = set()
+    _ended: ClassVar[int] = 0
     _last: ClassVar[float] = 0.0
     _before: ClassVar[tuple[int, int, int]] = gc.get_threshold()
 
@@ -101,7 +105,11 @@ class GcTuning:
         if not self._running:
             GcTuning._before = gc.get_threshold()
         self._running.add(self)
-        gc.freeze()  # without a collection, which takes 50 ms; what little is garbage waits
+        if GcTuning._ended >= _ENDED_MOST:
+            GcTuning._ended = 0
+            gc.unfreeze()
+            gc.collect()
+        gc.freeze()
         gc.set_threshold(*_THRESHOLDS)
 
     def tidy(self) -> None:
@@ -127,6 +135,7 @@ class GcTuning:
     def stop(self) -> None:
         if self in self._running:
             self._running.discard(self)
+            GcTuning._ended += 1
             if not self._running:
                 gc.set_threshold(*self._before)
                 gc.unfreeze()

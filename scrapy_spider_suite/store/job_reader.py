@@ -241,6 +241,7 @@ def wait_reason(record: HostRecord, wall: float) -> str:
 
 _OF_A_START: Final = frozenset({
     ("kv", b"agent\0names"), ("kv", b"counters\0counters"), ("kv", b"terms\0terms"),
+    ("kv", b"near\0m"),
 })  # fmt: skip
 """The rows that any start writes, beside facts about the job itself."""
 

@@ -15,7 +15,7 @@ from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 
-FORMAT = 1  # of the rows below: a change of a struct raises it
+FORMAT = 1  # of the rows below: from the first release on, a change of a struct raises it
 COUNT_MAX = 1 << 31  # the greatest count of a host that is taken from another agent
 POLICY_MAX = 15  # the greatest number of a referrer policy for which a row has room
 

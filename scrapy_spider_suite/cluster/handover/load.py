@@ -265,8 +265,10 @@ class HostLoad:
         if kind == ItemKind.HOST:
             record = HostRecord.from_bytes(*rest)
             sane = record.next_fetch <= NEVER and 0.0 <= record.crawl_delay < LATEST
-            counts = (record.pending, record.done, record.failed, record.attempts)
-            if not sane or max(counts) > COUNT_MAX:
+            counts = (record.pending, record.done, record.failed, record.attempts,
+                      record.failures)  # fmt: skip
+            deep = not 0 <= (record.entered or 0) <= COUNT_MAX
+            if not sane or deep or max(counts) > COUNT_MAX:
                 raise ValueError("a host's row with numbers beyond all bounds")
         elif kind == ItemKind.ROW:
             row, state, last = rest
