@@ -68,7 +68,7 @@ def test_the_last_crawl_puts_back_what_was_there() -> None:
     first.start()
     second.start()
     calm = gc.get_threshold()
-    assert calm[0] > before[0]
+    assert calm != before
     assert gc.get_freeze_count() > 0
     first.stop()
     first.stop()
