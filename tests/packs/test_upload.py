@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +11,7 @@ from typing import Any, ClassVar
 import fsspec
 import pytest
 from fsspec.implementations.memory import MemoryFile
+from support import forks
 from support.packs import NOW
 from support.uploads import Flaky, there, write
 
@@ -311,10 +310,9 @@ def test_a_kill_at_every_step(tmp_path: Path) -> None:
         here, far = tmp_path / f"here-{step}", tmp_path / f"far-{step}"
         pack = write(here, 1)
         data = pack.read_bytes()
-        done = subprocess.run(
-            [sys.executable, "-c", KILLED, str(here), str(far), str(step)], check=False,
-            cwd=Path(__file__).parents[2],
-        )  # fmt: skip
+        done = forks.run(
+            KILLED, str(here), str(far), str(step), folder=tmp_path, environment={**os.environ}
+        )
         found = far / pack.name
         if not pack.exists():
             assert found.read_bytes() == data
