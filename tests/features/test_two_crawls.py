@@ -65,8 +65,9 @@ def test_an_ended_crawl_is_freed(site: Site, run: Any, tmp_path: Path, profile: 
                  "SUITE_ITEMS_DIR": str(tmp_path / "items")}  # fmt: skip
         run(crawl(JOBDIR=str(tmp_path / f"job{number}"), **sinks))
         run(crawl())
-    for _ in range(4):  # each few of them free those before
-        run(crawl())
-    assert sum(crawler() is not None for crawler in ended) <= 5
+    if profile == "broad":  # it has its own collections: each few crawls free those before
+        for _ in range(4):
+            run(crawl())
+        assert sum(crawler() is not None for crawler in ended) <= 5
     gc.collect()
     assert not [crawler for crawler in ended if crawler() is not None]
