@@ -31,8 +31,8 @@ settings.load_profile("suite")
 gc.set_threshold(10_000, 20, 100)
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark what `outside_tests.txt` lists."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark what `outside_tests.txt` lists; deal slow files evenly to processes."""
     root = Path(__file__).parent
     lines = (root / "outside_tests.txt").read_text().splitlines()
     listed = {root / line for line in lines if not line.startswith("#")}
@@ -40,6 +40,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if listed & {item.path, *item.path.parents}:
             item.add_marker("outside")
+    if hasattr(config, "workerinput"):  # each gets a part of the list, in order
+        items[:] = _spread(items)
+
+
+def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
+    """Return *items* with the files of slow tests evenly among the others."""
+    files: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        files.setdefault(item.path, []).append(item)
+    slow = [tests for tests in files.values() if any(map(_is_slow, tests))]
+    quick = [tests for tests in files.values() if not any(map(_is_slow, tests))]
+    placed = [
+        (number / len(kind), tests) for kind in (slow, quick) for number, tests in enumerate(kind)
+    ]
+    return [item for _, tests in sorted(placed, key=lambda place: place[0]) for item in tests]
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
 
 
 def pytest_unconfigure() -> None:

@@ -69,9 +69,11 @@ class Here:
         return (self.fleet.folder / ITEMS).stat().st_size
 
     def at_rest(self, name: str) -> bool:
-        """Whether an agent has nothing under way."""
+        """Whether an agent has nothing under way, and all that it has done is on disk."""
         status = read_status(self.fleet.agents[name].job / FOLDER)
-        return status is not None and status["paused"] and not status["leased"]
+        if status is None or not status["paused"] or status["leased"]:
+            return False
+        return bool(status["done"] == self.counters(name).done)
 
     def kill(self, cluster: Frontier) -> None:
         """Kill the agent that goes, and wait until *cluster* misses it."""
