@@ -49,16 +49,13 @@ def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    slow = [tests for tests in files.values() if any(map(_is_slow, tests))]
-    quick = [tests for tests in files.values() if not any(map(_is_slow, tests))]
+    kinds: dict[bool, list[list[pytest.Item]]] = {True: [], False: []}
+    for tests in files.values():
+        kinds[any(test.get_closest_marker("slow") for test in tests)].append(tests)
     placed = [
-        (number / len(kind), tests) for kind in (slow, quick) for number, tests in enumerate(kind)
+        (number / len(kind), tests) for kind in kinds.values() for number, tests in enumerate(kind)
     ]
     return [item for _, tests in sorted(placed, key=lambda place: place[0]) for item in tests]
-
-
-def _is_slow(item: pytest.Item) -> bool:
-    return item.get_closest_marker("slow") is not None
 
 
 def pytest_unconfigure() -> None:

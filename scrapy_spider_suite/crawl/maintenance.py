@@ -35,7 +35,7 @@ from scrapy_spider_suite.store.seen_transfer import Archiver, make_archiver
 logger = logging.getLogger(__name__)
 
 
-def set_gauges(
+def publish_stats(
     crawl: Crawl, statistics: FrontierStatistics, archiver: Archiver | None, queued_max: int
 ) -> None:
     frontier, stats = crawl.frontier, crawl.crawler.stats
@@ -491,7 +491,7 @@ class Maintenance:
     def _publish(self, *, say: bool) -> None:
         crawl = self._crawl
         counters, statistics = crawl.frontier.counters, crawl.frontier.statistics()
-        set_gauges(crawl, statistics, self._archiver, self._most)
+        publish_stats(crawl, statistics, self._archiver, self._most)
         self._parts.revisits.publish()
         if not say:
             return

@@ -78,6 +78,10 @@ class FrontierLog:
         frontier = self.crawl.frontier
         return bool(frontier.commit.held) and frontier.leases.out == frontier.commit.held
 
+    def count(self, name: str, number: int) -> None:
+        """Add *number* to a stat that each page changes; it is published once a second."""
+        self.crawl.counts[name] += number
+
     def lease_of(self, request: Request | None) -> Fetch | None:
         return None if request is None else self.crawl.fetches.get(request)
 
@@ -114,6 +118,9 @@ class PlainLog:
             self._timer.cancel()
         await finish_quietly(self._sink.finish())
         await finish_quietly(self._sink.close())
+
+    def count(self, name: str, number: int) -> None:
+        self.crawler.stats.inc_value(name, number)
 
     def lease_of(self, request: Request | None) -> None: ...
     def written(self, fetches: Iterable[Fetch]) -> None: ...

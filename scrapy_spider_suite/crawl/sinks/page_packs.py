@@ -407,14 +407,8 @@ class PagePacks:
         self._append(captures, fetch)
         if fetch is not None:
             fetch.holds += 1  # it is let go in a later turn of the loop
-        self._count("suite/packs/answers", len(captures))
-        self._count("suite/packs/bytes", size)
-
-    def _count(self, name: str, number: int) -> None:
-        if self._log.crawl is None:
-            self._stats.inc_value(name, number)
-        else:
-            self._log.crawl.counts[name] += number
+        self._log.count("suite/packs/answers", len(captures))
+        self._log.count("suite/packs/bytes", size)
 
     def _refused(self, url: str, why: object, answers: int = 1) -> None:
         logger.error("%s is not packed: %s", url, why)
