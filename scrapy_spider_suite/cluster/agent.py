@@ -193,7 +193,9 @@ class Agent:
             scheduler.unpause(OUTBOX_FULL)
 
     def refuse_fetch(self, host: str, url: str, fetch: Fetch | None, delay: float) -> None:
-        """Raise `HostExcluded` if a request, and *delay* seconds after it, may not run here now."""
+        """Raise `HostExcluded` if a request for *url*, and *delay* seconds after it, may not run
+        here now.
+        """
         until = time.time() + _SOON
         if self._mode is None or not self._mode.may_fetch(delay):
             raise HostExcluded("the lease of this agent has run out", until)
@@ -276,7 +278,10 @@ _PATIENCE = 1.0  # seconds to wait for cancelled tasks and other crawls of the p
 
 
 async def join_cluster(others: Partners, scheduler: Engine) -> None:
-    """Open *others* in order. Raises the `SuiteError` of a refusal; under a command, ends."""
+    """Open *others* in order, before any fetch.
+
+    Raises the `SuiteError` of a refusal; under a command, ends the process.
+    """
     async def open_all() -> None:
         for each in others:
             await each.open(scheduler)

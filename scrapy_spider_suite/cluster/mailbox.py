@@ -200,7 +200,10 @@ class OwnerRouter:
         return "" if owner == self.own or not entry.url.startswith(_WEB) else owner
 
     def keeps(self, entry: Entry, *, given: bool = False, anyway: bool = False) -> bool:
-        """Whether *entry*, *given* as a seed or not, stays here; otherwise it is in the outbox."""
+        """Whether *entry* stays here, as volatile ones do; otherwise it is in the outbox.
+
+        *given*: it is a seed of this agent, not of a page or message.
+        """
         owner = self._owner(entry.host, entry.url)
         if owner == self.own:
             return True
@@ -233,7 +236,10 @@ def _rows_of(keys: list[bytes]) -> Iterator[list[bytes]]:
 
 
 def unpack_rows(rows: Iterable[bytes]) -> Iterator[Entry]:
-    """Yield the entries in *rows* of another agent's outbox. Raises `MessageError`."""
+    """Yield the entries in *rows* of another agent's outbox. Raises `MessageError`.
+
+    Identities of links are computed anew.
+    """
     for row in rows:
         try:
             kind, *rest = msgpack.unpackb(row)
@@ -391,7 +397,7 @@ class Mailbox:
         self._once = WarnOnce(logger, f"messages, agent {agent.name}")
 
     async def start(self) -> None:
-        """Begin. Raises `OSError`."""
+        """Begin. Raises `OSError`: the transport cannot."""
         await self.transport.start(self._arrive, self._acknowledged)
         self._tasks = [logged_task(step(), "messages") for step in (self._receive, self._send)]
 

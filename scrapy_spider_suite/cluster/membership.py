@@ -82,9 +82,12 @@ class AgentLease:
         return now < self._end - self._margin and wall < self._wall_end - self._margin
 
     def may_fetch(self, now: float, wall: float, delay: float = 0.0) -> bool:
-        """Whether a fetch started now, and *delay* seconds after it, end before the lease."""
+        """Whether a fetch started now, and *delay* seconds after it, end before the lease.
+
+        Of a delay longer than the lease counts what fits: otherwise no fetch would start there.
+        """
         ahead = self._timeout + self._margin
-        if delay:  # of one longer than the lease counts what fits, or no fetch would start there
+        if delay:
             ahead += max(0.0, min(delay, self._length - ahead - _RENEWAL))
         return now < self._end - ahead and wall < self._wall_end - ahead
 
@@ -366,7 +369,10 @@ class Ownership:
         self._free = bytearray(UNITS)  # 1: it may be fetched here
 
     def table_of(self, members: Iterable[Member]) -> OwnerTable | None:
-        """Return the owners for *members*, in up to 0.2 s; thread-safe. Raises `SettingsError`."""
+        """Return the owners for *members*; None without members.
+
+        Takes up to 0.2 s; may run in a thread. Raises `SettingsError`.
+        """
         members = tuple(members)
         return OwnerTable.of(self.assignment, members) if members else None
 

@@ -119,7 +119,10 @@ class MessagePacker:
 
 
 def unpack_message(data: bytes, bounds: MessageLimits) -> Message:
-    """Return the message in *data*. Raises `MessageError`, `MessageTooLargeError`."""
+    """Return the message in *data*.
+
+    Raises `MessageError`: invalid, or another version; `MessageTooLargeError`: over *bounds*.
+    """
     if len(data) > max(bounds.packed, bounds.alone):
         raise MessageTooLargeError(f"a message of {len(data)} bytes")
     try:
@@ -161,7 +164,10 @@ def encode_name(name: str) -> bytes:
 
 
 def decompress(frame: bytes, limit: int, what: str = "a message") -> bytes:
-    """Return the content of *frame*, at most *limit* bytes; errors name *what*: `MessageError`."""
+    """Return the content of *frame*, *limit* bytes at most; errors call it *what*.
+
+    Raises `MessageError`: invalid, or with a tail; `MessageTooLargeError`.
+    """
     decompressor = zstd.ZstdDecompressor(options=_OPTIONS)
     try:
         raw = decompressor.decompress(frame, limit + 1)
@@ -182,7 +188,10 @@ OnAcknowledged = Callable[[str, int, int], None]
 
 
 class WireError(Exception):
-    """A refused datagram, or an unusable connection, counted as *kind*; *answer*: a datagram."""
+    """A refused datagram, or an unusable connection, counted as *kind*; stays in the transports.
+
+    *answer*: a datagram for the other side, or nothing.
+    """
 
     def __init__(self, kind: str, why: str, answer: bytes = b"") -> None:
         super().__init__(why)

@@ -48,7 +48,10 @@ class SeedBatch(NamedTuple):
 
 
 class PushedList:
-    """The seeds at *key*, for *job* alone: a ``list``, ``set`` or ``zset``, highest first."""
+    """The seeds at *key*: a ``list`` (left end first), ``set`` or ``zset`` (highest first).
+
+    *job*: a name of this job alone. Methods raise `RegistryError`.
+    """
 
     def __init__(self, server: RedisServer, key: str, kind: str, job: str) -> None:
         self._server, self._key, self._kind = server, key, kind
@@ -76,7 +79,10 @@ _WEB = ("http://", "https://")
 
 
 def read_request(text: str) -> Request | None:
-    """Return the request of a JSON object; None if *text* is no object. Raises `ValueError`."""
+    """Return the request of a JSON object: ``url``, ``method``, ``meta`` and form fields.
+
+    None if *text* is no object. Raises `ValueError`.
+    """
     if not text.lstrip().startswith("{"):
         return None
     try:
@@ -97,7 +103,10 @@ def read_request(text: str) -> Request | None:
 
 
 def checked_requests(made: object) -> list[Request]:
-    """Return the requests that a spider has *made*. Raises `ValueError`: not of the web."""
+    """Return the requests that a spider's ``make_request_from_data()`` has *made*.
+
+    Raises `ValueError` for other than web requests: messages must not reach local files.
+    """
     if made is None:
         return []
     found = [made] if isinstance(made, Request) else list(cast(Iterable[object], made))

@@ -104,7 +104,10 @@ def end_if_cancelled() -> None:
 
 
 class RedisServer:
-    """Runs scripts in the Redis at *url*; *timeout*: seconds of a call. Raises `ValueError`."""
+    """Runs scripts in the Redis at *url*: ``redis://``, ``rediss://`` or ``unix://``.
+
+    *timeout*: seconds of a call, connecting included. Raises `ValueError`: invalid URL.
+    """
 
     def __init__(self, url: str, timeout: float) -> None:
         self.where = server_place(url)

@@ -140,7 +140,9 @@ class ClusterAdmin(RegistryClient):
         return ClusterOverview(answer.id, now, view, facts, holders, answer.ended, fixed)
 
     async def remove(self, name: str, *, dead: bool = False) -> None:
-        """Give the units of *name* to others, if *dead* before its lease ends. `ClusterError`."""
+        """Give the units of agent *name* to other owners when its lease is over, or at once if
+        *dead*. Raises `ClusterError`: no such agent, or an endless lease.
+        """
         code = await self._order("remove", target=name, dead=dead)
         if code == "unknown":
             raise ClusterError(f"no agent of the crawl has the name {name}")
@@ -254,7 +256,10 @@ class AgentRegistry(RegistryClient):
         return True
 
     async def announce_stop(self, quiet: Callable[[], float] = lambda: 0.0) -> None:
-        """Announce that this process stops; *quiet*: seconds until fetches and delays are over."""
+        """Announce that this process stops, and the agent will be back; no fetch may start.
+
+        *quiet*: seconds until all fetches and delays are over.
+        """
         self.lease.dropped()
         await self._go("resting", quiet=round(max(0.0, quiet()) * 1000))
 
@@ -280,7 +285,10 @@ class AgentRegistry(RegistryClient):
         return await self._move(units, {"how": "seize", "epoch": epoch})
 
     async def claim(self, units: Units, at: float) -> MovedUnits:
-        """Hold *units* again, held *at* that time; after a lapse none before `Holders.claims`."""
+        """Hold *units* again, held *at* that time in another era.
+
+        After a lapse of the lease it gets none before `Holders.claims`.
+        """
         return await self._move(units, {"how": "claim", "at": round(at * 1000)}, at)
 
     async def _move(self, units: Units, given: dict[str, Any], at: float = 0) -> MovedUnits:

@@ -73,7 +73,11 @@ def need_redis() -> None:
 
 
 class VerbCommand(Command):
-    """A command of verbs; MODULES of *package* has their modules, ABOUT the end of the help."""
+    """A command of verbs, each with options, help and examples of its own.
+
+    ``MODULES`` of *package* names for each verb the module whose ``VERBS`` has it. ``ABOUT`` is
+    the end of the command's help.
+    """
 
     faults = (OSError,)
     package: ClassVar[str]

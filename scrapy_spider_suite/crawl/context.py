@@ -118,7 +118,8 @@ class SeedSources:
 
 
 _CRAWL = "suite_crawl"
-"""The attribute of a crawler: a table of all crawls would keep ended ones, which lead to theirs."""
+"""An attribute of the crawler, not a table by crawler: a crawl refers to its crawler, so a table
+would keep both for ever."""
 
 
 def fetch_observers(crawler: Crawler) -> list[Callable[[Fetch], None]]:

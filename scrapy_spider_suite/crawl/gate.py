@@ -89,7 +89,10 @@ class Caps:
                 meta.pop(key, None)
 
     def received(self, exchange: Exchange, fetch: Fetch | None) -> None:
-        """Count the bytes of a transfer, of a failed one too; of other handlers the body alone."""
+        """Count the bytes of a transfer, of a failed one too.
+
+        For handlers that do not tell, the body alone counts.
+        """
         size = exchange.size or len(exchange.body)
         self._crawl.frontier.counters.bytes += size
         if fetch is None:
@@ -145,7 +148,10 @@ class WireQueue:
             address.intrusions += 1  # a visit that left for it meanwhile must look again
 
     async def queue_to_begin(self, visit: Visit, may: Callable[[], None]) -> None:
-        """Wait in a visit, since a delayed visit has begun just now. Raises as `queue_again`."""
+        """Wait in a visit, since a delayed visit has begun just now.
+
+        Raises `StoppedError` and the errors of *may*.
+        """
         crawl = self._crawl
         while pause := visit.pause_to_begin(crawl.now()):
             if crawl.stopping:

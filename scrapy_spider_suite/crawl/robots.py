@@ -212,7 +212,7 @@ _PUTS_PER_PURGE = 1000  # so a purge of one bucket looks at some rows per verdic
 
 
 class RobotsStore:
-    """`RobotsRules` by origin: all on disk in *kv*, some in *memory*, of so many bytes."""
+    """`RobotsRules` by origin: all on disk in *kv*, at most *memory* bytes of them in memory."""
 
     def __init__(self, kv: KV | None, user_agent: str = "*", memory: int = 32 << 20) -> None:
         """The rules for *user_agent* are parsed as they enter, for their size to be known."""

@@ -37,7 +37,11 @@ SLICE = 0.02  # most seconds of work in one period, so that many jars do not hol
 
 
 class SavedCookies:
-    """Keeps changed cookie jars, session cookies too, in the job's store: every few seconds."""
+    """Keeps cookie jars over a restart, in the job's store.
+
+    Changed jars of ``CookiesMiddleware`` or `HostCookiesMiddleware` are written every
+    `COOKIES_PERIOD` seconds and at the end, session cookies included.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
@@ -247,7 +251,11 @@ _UNREADABLE = b"state.unreadable"
 
 
 class SpiderState:
-    """Keeps ``spider.state``, of values as requests may have, over restarts; without pickle."""
+    """Keeps ``spider.state`` over restarts, without pickle, in the job's store.
+
+    ``state`` may hold any value that requests may (`store.request_codec`). It is saved at the end
+    and, if changed, every `STATE_PERIOD` seconds.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler

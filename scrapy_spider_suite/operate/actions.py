@@ -54,7 +54,10 @@ class _Message(msgspec.Struct, frozen=True):
 
 
 class Action(_Message, frozen=True, forbid_unknown_fields=True):
-    """A change of the job whose id is *job*, of no other; *when* is in seconds since the epoch."""
+    """A change of a job; *when* is in seconds since the epoch.
+
+    *job* is the id in ``job.json``: an action in the folder of another job changes nothing.
+    """
 
     id: str
     verb: str
@@ -141,7 +144,10 @@ class ActionFolder:
         self.path = folder / _FOLDER
 
     def submit(self, action: Action, urls: Iterable[str] | None = None) -> int:
-        """Write all or nothing; return the number of *urls*. Raises `ActionError`, `OSError`."""
+        """Write *action* and the file of *urls*, if any; return the number of URLs.
+
+        Writes all or nothing. Raises `ActionError`, `OSError`.
+        """
         data = action.to_bytes()
         self.path.mkdir(exist_ok=True)
         count, payload, new = 0, self.urls_path(action.id), self._file(action.id, ".new")
@@ -173,7 +179,10 @@ class ActionFolder:
         return Answer.from_bytes(data)
 
     def withdraw(self, id: str) -> Answer | None:
-        """Remove the action *id*; return its answer, if it was answered meanwhile."""
+        """Remove the action *id*; return its answer, if it was answered meanwhile.
+
+        An action that was not begun is not carried out. A copy that was made for it is removed.
+        """
         self.remove(id)
         return self.pop_answer(id)
 

@@ -293,7 +293,10 @@ def agents_in(folder: Path) -> list[str]:
 
 
 def agent_names(call: Invocation, kind: str, known: Sequence[str] = ()) -> list[str]:
-    """Names of agents to start, all *known* ones first. Raises `UsageError`: too few are listed."""
+    """Names of the agents to start: the *known* ones first, and all of them.
+
+    Raises `UsageError`: SUITE_AGENTS has too few.
+    """
     options = call.options
     if kind == "lan":
         listed = [each.partition("=")[0] for each in call.settings.getlist("SUITE_AGENTS")]

@@ -159,7 +159,11 @@ def count_traces(folder: Path, host: str) -> dict[str, int]:
 
 
 def redact_job(folder: Path, host: str, who: str, why: str, wait: float, ask: AskJob) -> JobReceipt:
-    """Remove *host*, or ``*.example.com``; a second call resumes. Raises `JobError`s."""
+    """Remove *host*, or ``*.example.com``, from the job whose ``suite`` folder is *folder*.
+
+    The same call again resumes after a kill. Raises `JobError`s: a crawl uses the job, or it
+    cannot be written.
+    """
     receipt, names = JobReceipt(), HostNames(host)
     with _job_at_rest(folder) as target:
         found = {name for name, _ in target.store.records() if names.matches(name)}

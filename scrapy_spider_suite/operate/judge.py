@@ -88,7 +88,10 @@ def decisive(findings: list[Finding]) -> Finding:
 
 
 class UrlJudge:
-    """Asks the rules of the job of *reader*, or of a crawl to come; *addresses* of known hosts."""
+    """Asks the rules of the job of *reader*, or of a crawl by *terms* that is to begin.
+
+    *addresses* are the known addresses of hosts.
+    """
 
     def __init__(
         self, terms: CrawlTerms, reader: StoreReader | None,
@@ -127,7 +130,10 @@ class UrlJudge:
             each.put_into(self._policy)
 
     def findings(self, url: str, depth: int = 1, entry: Entry | None = None) -> list[Finding]:
-        """The findings about *url*, *depth* links from a seed; *entry* is the URL in the queue."""
+        """The findings of all rules about *url*, *depth* links from a seed (0: a seed itself).
+
+        *entry* is the URL in the queue, if it is there.
+        """
         normal = parse_reference(url, None)
         if isinstance(normal, Unusable):
             return [Finding("normal form", Judgement.REFUSE, _UNUSABLE[normal], "urls/normalize")]

@@ -244,9 +244,11 @@ def headroom(stored: int, memory: int) -> int:
 def shortage(
     folders: Iterable[tuple[Path, int]], least: int, *, is_short: bool = False
 ) -> Shortage | None:
-    """The first file system of *folders* without *least* bytes, and those beside its folders, free.
+    """The first file system of *folders* without *least* bytes free.
 
-    If the crawl *is_short* already, more is needed, so that it does not stop and go.
+    The bytes beside a folder, which it may need for a while, are needed in addition. If the crawl
+    *is_short* already, more is needed, so that it does not stop and go. Unreadable folders are
+    passed over: writing to them will fail with the reason.
     """
     systems: dict[int, Shortage] = {}
     for path, extra in folders:

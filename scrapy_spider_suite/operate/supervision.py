@@ -37,7 +37,10 @@ from scrapy_spider_suite.store.job_reader import StatusFile
 logger = logging.getLogger(__name__)
 
 class SystemdNotifier:
-    """Sends to a socket, a path or ``@`` and a name, "" to nowhere; ignores its errors."""
+    """Sends to the socket *address* (a path, or ``@`` and an abstract name); "" sends nowhere.
+
+    *watchdog*: the manager wants ``WATCHDOG=1``. Errors of the socket are ignored.
+    """
 
     def __init__(self, address: str, *, watchdog: bool = False) -> None:
         self.watchdog = watchdog

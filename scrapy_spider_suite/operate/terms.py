@@ -64,7 +64,10 @@ class CrawlTerms:
         cls, settings: BaseSettings, spider: Spider | type[Spider] | None,
         suite: SuiteSettings | None = None,
     ) -> CrawlTerms:  # fmt: skip
-        """The terms of a crawl; *suite* has changed values. Raises `SettingsError`."""
+        """The terms of a crawl with *settings*; *suite* has the current values of the suite's own.
+
+        Raises `SettingsError`.
+        """
         suite = suite or SuiteSettings.from_settings(settings, spider)
         values = {name: plain_value(settings[name]) for name in _SCRAPY}
         values["DOWNLOAD_SLOTS"] = json.dumps(settings.getdict("DOWNLOAD_SLOTS"), default=str)
@@ -147,7 +150,10 @@ def terms_of_job(project: BaseSettings, reader: StoreReader) -> CrawlTerms:
 
 
 def terms_of_spider(project: BaseSettings, name: str | None) -> CrawlTerms:
-    """The terms of a crawl that would begin now; None: of no spider. Raises `JobError`."""
+    """The terms of a crawl of the spider *name* that would begin now; None: without a spider.
+
+    Raises `JobError`: the project has no such spider.
+    """
     settings, spider = project.copy(), None
     if name is not None:
         try:

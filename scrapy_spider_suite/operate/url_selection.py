@@ -34,7 +34,10 @@ def parse_reason(text: str) -> Event:
 def parse_pattern(
     text: str, normalizer: Normal = normalize
 ) -> tuple[HostPattern, Callable[[str], bool]]:
-    """The hosts of *text*, and a test of URLs in the crawl's form. Raises `ActionError`."""
+    """The hosts of *text*, and a test of URLs: a host, a domain, a URL, a URL with ``*``.
+
+    *normalizer* is the crawl's. Raises `ActionError`.
+    """
     try:
         if "://" not in text:
             subject = HostPattern.parse(text)
@@ -96,7 +99,10 @@ SPIDERS_OWN = (
 
 
 def find_seed(store: RocksStore, seed: Seed, normal: Normal) -> tuple[Entry, UrlState] | None:
-    """The entry of *seed* and its state; its server may spell it otherwise, or want http."""
+    """The entry of *seed* and its state: by the normal form, or as its server insists on it.
+
+    A seed whose scheme was guessed may be known with http.
+    """
     urls = [seed.url]
     if seed.guessed:
         urls.append(seed.url.replace("https:", "http:", 1))

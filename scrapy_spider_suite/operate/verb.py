@@ -371,7 +371,10 @@ def without_port(text: str) -> str:
 
 
 def host_argument(text: str) -> str:
-    """The type of HOST: the normal form, without port; ``*.`` may begin it. IPv6 may be bare."""
+    """The type of HOST: the normal form, without port; ``*.`` may begin it.
+
+    An IPv6 address keeps its brackets, or has none. Raises `argparse.ArgumentTypeError`.
+    """
     text = without_port(text)
     if _MORE.search(text):
         raise argparse.ArgumentTypeError(f"{text!r}: expected a host, without scheme or path")

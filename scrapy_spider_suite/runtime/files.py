@@ -54,7 +54,10 @@ def replace_file(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replacing_file(path: Path) -> Iterator[Path]:
-    """A file to be written, which replaces *path*, durably, or is removed. Raises `OSError`."""
+    """A file beside *path* to be written; it replaces *path*, durably, at the end.
+
+    Raises `OSError`. After any exception the new file is removed, and *path* is unchanged.
+    """
     new = path.with_name(f"{path.name}.new")
     try:
         yield new
@@ -110,7 +113,10 @@ def last_line(path: Path) -> str:
 
 
 def lock_file(file: int | IO[Any], *, wait: bool = False, shared: bool = False) -> bool:
-    """Lock *file* while it is open; False if another process has it. Raises `OSError`."""
+    """Lock *file* (flock) while it is open; return False if another process has it locked.
+
+    *wait*: until it is free. Raises `OSError`.
+    """
     try:
         flock(file, (LOCK_SH if shared else LOCK_EX) | (0 if wait else LOCK_NB))
     except BlockingIOError:
@@ -128,7 +134,10 @@ def store_errors(path: Path) -> Iterator[None]:
 
 
 def lock_folder(folder: Path) -> int:
-    """Lock a store until the descriptor is closed. Raises `JobInUseError`, `StoreWriteError`."""
+    """Lock the store in *folder* for this process, until the returned descriptor is closed.
+
+    Raises `JobInUseError`, `StoreWriteError`.
+    """
     with store_errors(folder):
         folder.mkdir(parents=True, exist_ok=True)
         fd = os.open(folder / LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
@@ -140,7 +149,11 @@ def lock_folder(folder: Path) -> int:
 
 
 class LockedFolder:
-    """A folder that the next of its *prefix* removes once its lock is free. Raises `OSError`."""
+    """A new temporary folder *path*, until `remove` or the end of the process. Raises `OSError`.
+
+    It holds a file in it locked: the next folder of the same *prefix* removes those with free
+    locks.
+    """
 
     def __init__(self, prefix: str) -> None:
         _sweep(Path(tempfile.gettempdir()), prefix)

@@ -71,7 +71,10 @@ ASYNCIO_REACTOR = "twisted.internet.asyncioreactor.AsyncioSelectorReactor"
 
 
 def running_command() -> ScrapyCommand | None:
-    """The running Scrapy command, which holds the exit code, from the stack; None in a script."""
+    """The running Scrapy command, from the frames of the stack; None in a script.
+
+    It holds the exit code of its process, and Scrapy hands it to nobody.
+    """
     frame = sys._getframe()
     while frame is not None:
         name = {"execute": "cmd", "run": "self"}.get(frame.f_code.co_name)
@@ -82,7 +85,13 @@ def running_command() -> ScrapyCommand | None:
 
 
 def refuse(error: Exception) -> NoReturn:
-    """Log *error* and raise `SystemExit`, not within a Deferred; in a script, raise *error*."""
+    """Log *error* and end the process; in a script, raise *error*.
+
+    Not for use within a Deferred under a command: see `refuse_crawl`.
+
+    Raises:
+        SystemExit: under a command, with the exit code for *error*.
+    """
     if running_command() is None:
         raise error
     line = " ".join(str(error).split())
@@ -97,7 +106,10 @@ def refuse(error: Exception) -> NoReturn:
 
 
 def refuse_crawl(crawler: Crawler, error: Exception) -> None:
-    """`refuse`, before the settings are frozen; within a Deferred when the scheduler is made."""
+    """`refuse`, before the settings of *crawler* are frozen; also within a Deferred.
+
+    Returns within a command's Deferred: the process ends when the crawl makes its scheduler.
+    """
     if running_command() is None:
         raise error
     with suppress(RuntimeError):  # no loop runs

@@ -30,7 +30,10 @@ FREE, FROM_NOW_ON, FIXED = SettingKind.FREE, SettingKind.FROM_NOW_ON, SettingKin
 
 @dataclass(frozen=True, slots=True)
 class Derived:
-    """A default that *rule* derives from Scrapy's and the suite's settings; *words* say how."""
+    """A default that follows from other settings; *words* name them for the documentation.
+
+    *rule* returns it from Scrapy's settings and the suite's settings that were set.
+    """
 
     words: str
     rule: Callable[[ProjectSettings, Mapping[str, Any]], object]
@@ -80,7 +83,10 @@ def setting(
     group: SettingGroup, type_: ValueType, default: object, kind: SettingKind, meaning: str, *,
     broad: object = _SAME, live: bool = False, page: str = "",
 ) -> Any:
-    """Declare a dataclass field as a setting; without *broad*, *default* is of both profiles."""
+    """Declare a dataclass field as a setting.
+
+    *default* holds in both profiles without *broad*; *page* is the group's by default.
+    """
     wide = default if broad is _SAME else broad
     page = page or group.page
     declared = SettingDeclaration(group, type_, default, wide, kind, meaning, live, page)
@@ -138,7 +144,10 @@ FORMER_NAMES: Mapping[str, str] = {
 def read_given(
     declarations: Mapping[str, SettingDeclaration], raw: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """Parse every ``SUITE_`` entry that is not None, by field name. Raises `SettingsError`."""
+    """Parse every ``SUITE_`` entry of *raw* that is not None; return values by field name.
+
+    Raises `SettingsError` for a bad value, and for an unknown or former name.
+    """
     known = {setting_name(name): name for name in declarations}
     given: dict[str, Any] = {}
     for key in raw:

@@ -80,7 +80,10 @@ class ProjectSettings:
     def from_settings(
         cls, settings: BaseSettings, spidercls: type[Spider] | Spider | None = None
     ) -> ProjectSettings:
-        """Read them for a crawl of *spidercls*. Raises `SettingsError`: no use to Scrapy either."""
+        """Read them for a crawl of *spidercls*, a spider class or spider.
+
+        Raises `SettingsError` for a value that Scrapy could not use either.
+        """
 
         def read(name: str, type_: v.ValueType) -> Any:
             raw = _raw(settings, spidercls, name)

@@ -18,7 +18,10 @@ _MOST = 1_000  # messages at once
 
 
 def redis_server(settings: BaseSettings) -> values.RedisUrl:
-    """The server in the settings. Raises `SettingsError`: a URL cannot express them."""
+    """Return the server in the settings of scrapy-redis; ``redis://localhost:6379`` by default.
+
+    Raises `SettingsError`: a URL cannot express them.
+    """
     params: dict[str, Any] = {
         name: value for name, value in settings.getdict("REDIS_PARAMS").items() if value is not None
     }
@@ -76,7 +79,10 @@ class PushedSeedsKey:
     def for_spider(
         cls, settings: BaseSettings, spider: Spider | type[Spider]
     ) -> PushedSeedsKey | None:
-        """The key of *spider*; None without a `redis_key`. Raises `SettingsError`."""
+        """Return the key of *spider*; None for a spider without a `redis_key`.
+
+        Raises `SettingsError`.
+        """
         if not hasattr(spider, "redis_key"):
             return None
         kind: Literal["list", "set", "zset"] = "list"

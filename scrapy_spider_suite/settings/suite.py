@@ -101,7 +101,10 @@ class SuiteSettings(SettingsTable):
         return replace(self, **values | {"profile": self.profile})
 
     def with_value(self, field: str, raw: object) -> SuiteSettings:
-        """Replace *field*; ``default`` stands for its default. Raises `SettingsError`."""
+        """Return these settings with another value for *field*. Raises `SettingsError`.
+
+        The text ``default`` stands for the default of the profile.
+        """
         if raw == "default":
             given = {each: getattr(self, each) for each in DECLARATIONS if each != field}
             value: Any = DECLARATIONS[field].default(self.profile, self.project, given)
@@ -116,7 +119,10 @@ class SuiteSettings(SettingsTable):
         return {name: plain_value(getattr(self, name)) for name in DECLARATIONS}
 
     def diff(self, stored: Mapping[str, object]) -> list[SettingChange]:
-        """Return what differs from *stored* (`as_stored`); a name missing there does not."""
+        """Return what differs from *stored*, which :meth:`as_stored` gave when the job was begun.
+
+        A setting that is missing in *stored* is no difference.
+        """
         return [
             SettingChange(setting_name(name), old, new, DECLARATIONS[name].kind)
             for name, new in self.as_stored().items()
@@ -124,7 +130,10 @@ class SuiteSettings(SettingsTable):
         ]
 
     def as_table(self) -> list[dict[str, Any]]:
-        """Return a row for each setting, in the order of declaration; values are text."""
+        """Return one row for each setting, in the order of declaration, with this crawl's value.
+
+        Values and defaults are text, as a user would write them.
+        """
         return [
             {
                 "name": setting_name(name),
@@ -213,7 +222,10 @@ _cache: WeakKeyDictionary[Crawler, SuiteSettings] = WeakKeyDictionary()
 
 
 def suite_settings(crawler: Crawler) -> SuiteSettings:
-    """The settings of a crawl, kept once they can no longer change. Raises `SettingsError`."""
+    """Return the settings of *crawler*'s crawl, read once as soon as they can no longer change.
+
+    Raises `SettingsError`.
+    """
     if crawler not in _cache:
         spider = crawler.spider or crawler.spidercls
         read = SuiteSettings.from_settings(crawler.settings, spider)

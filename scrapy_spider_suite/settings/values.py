@@ -35,7 +35,10 @@ class Endpoint(NamedTuple):
 
 
 def endpoint(text: str, *, whole: bool = False) -> Endpoint:
-    """Parse ``host``, ``host:port``, ``[host]:port``; *whole*: with a port. Raises `ValueError`."""
+    """Parse ``host``, ``host:port`` or ``[host]:port``; with *whole* the port is required.
+
+    Raises `ValueError`.
+    """
     found = _TEXT.fullmatch(text)
     if found is None or (whole and found[3] is None):
         raise ValueError(f"{text!r} is not HOST:PORT")
@@ -90,7 +93,10 @@ def _check_range(number: N, low: N, high: N | None) -> N:
 
 
 def split_texts(raw: object) -> tuple[str, ...]:
-    """The parts of a comma-separated text or a list, but empty ones. Raises `ValueError`."""
+    """Return the parts of a comma-separated text or a list of texts, without empty ones.
+
+    Raises ValueError: *raw* is neither.
+    """
     if isinstance(raw, str):
         parts: Collection[object] = raw.split(",")
     elif isinstance(raw, list | tuple | set | frozenset):
@@ -336,7 +342,10 @@ assignment = ValueType(
 
 
 def filter_for(stage: str) -> ValueType:
-    """A filter for *stage*: an expression, or ``@`` and a file's path, read where it is used."""
+    """Return the type of a filter for *stage*: an expression, or ``@`` and a file's path.
+
+    An expression is checked here; a file, which may change, where it is read.
+    """
 
     def parse(raw: object) -> str:
         if not isinstance(raw, str) or not all(c.isprintable() or c in "\t\r\n" for c in raw):

@@ -218,7 +218,10 @@ def item_weight(item: Item, sieved: SieveIndex | None) -> int:
 
 
 class HostDump:
-    """Writes the rows of *units* to a file, then forgets or keeps them. Raises `JobError`."""
+    """Writes the rows of *units* to a file, then forgets or keeps them; *counts* items by kind.
+
+    Raises `JobError`: see `HandoverContext.refuse_sieve`.
+    """
 
     def __init__(self, context: HandoverContext, units: UnitSet) -> None:
         context.refuse_sieve(units)
@@ -230,7 +233,10 @@ class HostDump:
     # Packing
 
     def pack(self, path: Path, label: HandoverLabel) -> Steps:
-        """Write all rows to *path*, which then exists. After an error call it again, or `keep`."""
+        """Write all rows of the units to *path*, which exists once it is whole.
+
+        Raises `OSError` and the store's errors; then call it again, or `keep`.
+        """
         self._context.kv.put(DUMPED + label.file_id.encode(), label.units)
         # Not synced: after a kill the file is checked before use.
         new = path.with_name(f"{path.name}.new")
@@ -308,7 +314,10 @@ class HostDump:
             yield False
 
     def park(self, host: str) -> bool:
-        """Move all of *host* to disk, where it is not admitted; False: entries are leased."""
+        """Move all of *host* to disk, where it is not admitted; False: not yet.
+
+        Leased entries return first; volatile entries fail.
+        """
         context, (now, wall) = self._context, self._context.clock()
         context.trap_stats.save()
         resident = context.workbench.hosts.get(host)
@@ -450,7 +459,10 @@ class HostDump:
         self._finish(file_id)
 
     def forget(self, file_id: str) -> Steps:
-        """Delete all rows but robots.txt and cookies, which other hosts use, too; idempotent."""
+        """Delete all rows once the receiver keeps the file; idempotent.
+
+        Robots.txt and cookies stay: they are bounded, and other hosts of a site use them.
+        """
         if self._store.sieve is not None:  # before rows: a URL without both is new again
             slots, sieve = fingerprints.mask_of(self._units.numbers), self._store.sieve.sieve
             yield from self._context.with_sieve_locked(

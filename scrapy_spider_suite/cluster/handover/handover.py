@@ -152,7 +152,10 @@ class Handover:
     # Life
 
     async def run(self, crawl: str) -> None:
-        """Send and receive for the crawl id *crawl*. Raises `FencedError`, errors of the store."""
+        """Send and receive until cancelled, for the crawl id *crawl*; may run again.
+
+        Raises `FencedError`, and errors of a damaged store.
+        """
         self._context.crawl_id = crawl
         self.inbox.ready.set()
         try:

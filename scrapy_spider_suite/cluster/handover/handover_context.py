@@ -149,9 +149,10 @@ class HandoverContext:
     # The sieve
 
     def drain_sieve(self, slots: Container[int] | None = None) -> Steps:
-        """Let the sieve decide waiting links; with *slots*, only if one leads to a host there.
+        """Let the sieve decide all waiting links; new ones become pending.
 
-        Several callers may step one flush. Raises `StoreWriteError`; call again to go on.
+        With *slots*, only if a link leads to a host there. Several callers may step one flush.
+        Raises `StoreWriteError`; call again to go on.
         """
         if (sifter := self.states.sieve_queue) is None:
             return
@@ -268,7 +269,10 @@ _ENDED: Final = frozenset(event for event in Event if event.outcome.state is not
 
 
 def is_forced(entry: Entry, state: UrlState) -> bool:
-    """Whether a spider (``dont_filter``) or an operator forced *entry*, whose URL is known."""
+    """Whether a spider (``dont_filter``) or an operator forced *entry*, though its URL was known.
+
+    Entries of ``start()``, which each agent makes, count only as a retry of a sent one.
+    """
     if not entry.flags & _DONT_FILTER:
         return False
     # Each agent makes the entries of ``start()``: they count only as a retry of a sent one.

@@ -122,7 +122,10 @@ class HandoverWriter:
 
 
 class HandoverReader:
-    """Reads the file at *path*; *first*: offset of the first items. Raises `HandoverFileError`."""
+    """Reads the file at *path*; *first*: offset of the first items.
+
+    Raises `HandoverFileError`, as do its methods.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -242,7 +245,10 @@ class FileReceiver(Protocol):
         """Whether all of the file is in the store on disk. Raises `TransportError`: unknown now."""
 
     async def merge(self, label: HandoverLabel, path: Path) -> None:
-        """Merge a file. Raises `HandoverFileError`: refused for good; `TransportError`: not now."""
+        """Merge the file at *path* into the store on disk; resumes after a cancellation.
+
+        Raises `HandoverFileError`: never possible; `TransportError`: not now.
+        """
 
 
 @dataclass
@@ -285,7 +291,10 @@ class FileTransport(ABC):
 
     @abstractmethod
     async def deliver(self, path: Path, label: HandoverLabel, address: str) -> None:
-        """Send a file. Raises `HandoverFileError`: refused for good; `TransportError`: not now."""
+        """Send the file at *path*; return once the receiver keeps it. May be cancelled.
+
+        Raises `TransportError`: try again later; `HandoverFileError`: refused for good.
+        """
 
     @abstractmethod
     async def close(self) -> None:

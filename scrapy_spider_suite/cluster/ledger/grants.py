@@ -126,7 +126,8 @@ class SentBatch(NamedTuple):
 class Grants:
     """The grants of *process*, 16 random hexadecimal digits; times in seconds.
 
-    *timeout*: the longest fetch. A grant waits *window* for its fetch, and comes *ahead* at most.
+    *timeout*: the longest fetch. A grant waits *window* for its fetch, and is given up to *ahead*
+    early.
     """
 
     def __init__(

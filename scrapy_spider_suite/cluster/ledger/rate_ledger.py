@@ -111,7 +111,10 @@ class RateLedger(Protocol):
     where: str  # for log lines, without a password
 
     async def settle(self, batch: LedgerBatch) -> LedgerReply:
-        """Apply *batch* at one instant; repeatable. Raises `LedgerError`: it may be applied."""
+        """Apply *batch* at one instant, and answer. Sending it again is safe.
+
+        Raises `LedgerError`: not usable now; the batch may have been applied.
+        """
 
     async def close(self) -> None:
         """Close; never raises."""
@@ -290,7 +293,8 @@ DELETE FROM accounts WHERE key IN (SELECT key FROM accounts WHERE over <= ? ORDE
 class FileLedger:
     """`RateLedger` in the file *path*, whose folder exists; not for network file systems.
 
-    *timeout*: seconds to wait for others. *clock*: milliseconds, which restart with the *run*.
+    *timeout*: seconds to wait for other processes. *clock*: milliseconds of ``CLOCK_BOOTTIME``,
+    which restarts with the machine, and so does the ledger. *run*: see `boot_id`.
     """
 
     def __init__(
@@ -424,7 +428,10 @@ _RedisReply = tuple[int, int, list[LedgerAnswer], list[int]]
 
 
 class RedisLedger:
-    """`RateLedger` that crawls of one *name* share. Raises `ValueError`: invalid URL or name."""
+    """`RateLedger` under ``suite:ledger:{NAME}``, which crawls of one *name* share.
+
+    250 bytes a host. Raises `ValueError`: invalid URL or name.
+    """
 
     def __init__(self, url: str, name: str, timeout: float = 5.0) -> None:
         check_crawl_name(name)

@@ -68,7 +68,10 @@ class QueuedMessage:
 
 
 class SendQueue:
-    """Messages for all receivers, *window* at most to one; *check*: seconds until a check."""
+    """Messages for all receivers: *window* at most under way to one.
+
+    A message is checked in its inbox after *check* seconds at first; they double each time.
+    """
 
     def __init__(self, window: int, check: float, counters: MessageCounters) -> None:
         self._window, self._check, self._counters = window, check, counters

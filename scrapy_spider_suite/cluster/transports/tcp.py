@@ -133,7 +133,10 @@ def _mac(keyed: blake2b, number: int, frame: bytes) -> bytes:
 async def open_channel(
     connection: Connection, secret: bytes, silence: float = SILENCE, *, called: bool = False
 ) -> SealedChannel:
-    """Return a connection's channel; *called*: the other side made it. Raises `WireError`."""
+    """Return the channel of a connection, which the other side made if *called*.
+
+    Raises `WireError`.
+    """
     reader, writer = connection
     roles = (_CALLED, _CALLER) if called else (_CALLER, _CALLED)
     mine = MAGIC + os.urandom(_DRAW)

@@ -176,7 +176,10 @@ LOOK: Final = 5.0  # seconds without an answer after which an address is looked 
 
 
 def parse_agents(texts: Iterable[str]) -> dict[str, Endpoint]:
-    """Return name and address of each ``NAME=HOST:PORT``. Raises `ValueError`: bad, or twice."""
+    """Return name and address of each ``NAME=HOST:PORT``, IPv6 in brackets.
+
+    Raises `ValueError`: invalid, or a name or an address twice.
+    """
     agents: dict[str, Endpoint] = {}
     for text in texts:
         name, _, place = text.strip().partition("=")
@@ -192,7 +195,10 @@ def parse_agents(texts: Iterable[str]) -> dict[str, Endpoint]:
 
 
 class UdpTransport(asyncio.DatagramProtocol):
-    """A `MessageTransport` over UDP. Raises `ValueError`: bad or unlisted *name*, short *key*."""
+    """A `MessageTransport` over UDP; *window*, *unlisted*: see `UdpPeers`.
+
+    Raises `ValueError`: *name* is unlisted or invalid, or the key is too short.
+    """
 
     bounds = BOUNDS
 

@@ -118,7 +118,10 @@ class ReceiptReport(NamedTuple):
 
 
 class PacketSealer:
-    """Seals and opens an agent's datagrams. Raises `ValueError`: short *key*, invalid name."""
+    """Seals and opens datagrams of an agent.
+
+    Raises `ValueError`: *key* is too short, or a name is invalid.
+    """
 
     def __init__(self, name: str, others: Collection[str], key: bytes) -> None:
         secret, own = derive_secret(key, _PURPOSE), _identity(name)

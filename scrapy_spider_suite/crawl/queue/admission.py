@@ -113,7 +113,8 @@ class PageCounter(Protocol):
 class StoredPageLinks:
     """Keeps the pages whose links are to be read (*waiting*), and admits their links.
 
-    *demand* chooses among them. *counting*: counts them when they are read, other pages at once.
+    *demand* chooses among these pages. *counting* counts each page: a stored one when its links are
+    read, any other page at once.
     """
 
     def __init__(self, frontier: Frontier) -> None:
@@ -174,7 +175,7 @@ class StoredPageLinks:
 
 _SPILL: Final = 1_000  # children of an unfinished page in memory; beyond it they are stored early
 _BACKLOG: Final = 10_000  # operations that may wait for the next batch
-_BATCH: Final = 1_000  # uRLs that are looked up together
+_BATCH: Final = 1_000  # URLs that are looked up together
 _NO_PREFIX: Final = b"\0\0\0"  # no host has such a key, whatever its slot
 # Plain integers: operators of flags are Python code.
 _DONT_FILTER = int(Flag.DONT_FILTER)
@@ -450,7 +451,10 @@ class Admission:
         fetch.held_since = None
 
     def relieve(self) -> None:
-        """Write a batch that has grown large, where an operation ends (see `PendingWrites`)."""
+        """Write a batch that has grown large.
+
+        Only where an operation ends (see `PendingWrites`).
+        """
         if self._store.backlog > _BACKLOG:
             # The caller's next flush meets the same fault, and deals with it.
             with suppress(StoreWriteError):

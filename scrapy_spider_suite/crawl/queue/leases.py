@@ -354,7 +354,7 @@ class Fetch(Struct, eq=False):
         return sorted(children, key=lambda entry: not entry.flags & _USER)
 
 
-_AT_ONCE = 500  # uRLs of a host that are failed before anyone else has a turn again
+_AT_ONCE = 500  # URLs of a host that are failed before anyone else has a turn again
 
 
 class TrapCheck:

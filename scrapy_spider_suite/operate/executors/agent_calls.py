@@ -174,7 +174,10 @@ class CallKeys(RedisKeys):
 
 
 class CallSender:
-    """Asks agents of *crawl*. Raises `ValueError` for bad arguments, else `RegistryError`."""
+    """Asks agents of *crawl* in the Redis at *url*. All methods raise `RegistryError`.
+
+    Raises `ValueError`: the URL or the crawl's name is invalid.
+    """
 
     def __init__(self, url: str, crawl: str, *, timeout: float = TIMEOUT) -> None:
         self._server = RedisServer(url, timeout)
@@ -186,7 +189,10 @@ class CallSender:
         await self._server.close()
 
     async def submit(self, calls: Mapping[str, AgentCall]) -> None:
-        """Write a call for each agent, all or none. Raises `AgentCallError`: too long or many."""
+        """Write a call for each agent by its name, of one id: all or none.
+
+        Raises `AgentCallError`: a call is too long, or too many wait.
+        """
         if not calls:
             return
         agents = list(calls)

@@ -138,7 +138,10 @@ FindAgent = Callable[[str, str], str]  # (host, URL) -> the agent that gets the 
 def agent_finder(
     overview: ClusterOverview, running: Mapping[str, MemberRecord], *, by_owner: bool
 ) -> FindAgent:
-    """Find the owner of a URL, or its holder; a running agent stands in for one that is away."""
+    """Find the owner of a URL or, if not *by_owner*, its holder, which has the row.
+
+    Another agent of *running* stands in for an agent that is not among them.
+    """
     assignment, known = assignment_in(overview), sorted(running)
     if by_owner:
         table = OwnerTable.of(assignment, overview.view.members)
@@ -229,7 +232,11 @@ async def ask(
     connection: CrawlConnection, call: AgentCall, rows: Mapping[str, MemberRecord],
     seconds: float, parts: Mapping[str, AgentList] | None = None,
 ) -> AgentAnswers:  # fmt: skip
-    """Ask *rows*, each with its part of a list. Who is away acts later. Raises `ClusterError`."""
+    """Ask the agents *rows*, each with its part of a list if there are *parts*.
+
+    Does not wait for agents that are away: they carry out an act when they are back, within a day.
+    Raises `ClusterError`.
+    """
     gone, sender = missing_agents(connection.overview, rows), connection.sender
     if call.kind == "look":  # reading a list may have taken long
         now = time.time()

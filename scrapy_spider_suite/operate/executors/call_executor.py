@@ -131,7 +131,10 @@ def _end_process(process: Popen[str]) -> None:
 
 
 class CallExecutor:
-    """Carries out each call once, also after a kill; *job* is the id in ``job.json``."""
+    """Carries out each call once, also after a kill, on the job with the ``suite`` folder *folder*.
+
+    *job* is the id in ``job.json``, *name* that of the agent.
+    """
 
     def __init__(self, folder: Path, job: str, name: str) -> None:
         self._folder = folder
@@ -231,7 +234,11 @@ class ListenerCounters:
 
 
 class CallListener:
-    """Polls Redis for calls to *agent*; those that stand are tried until they are done."""
+    """Polls Redis for calls to *agent*, and for standing calls; *executor* carries them out.
+
+    Standing calls are carried out one by one; a failed one is tried again a minute later.
+    Raises `ValueError`: the URL or the crawl's name is invalid.
+    """
 
     def __init__(
         self, url: str, crawl: str, agent: str, executor: CallExecutor, *, pause: float = LISTEN
@@ -426,7 +433,10 @@ def make_call_service(agent: Agent) -> CallListener:
 
 
 def look_for(request: LookRequest) -> Iterator[str]:
-    """Look at a job by untrusted words: lines of JSON. Raises `UsageError`: it is not allowed."""
+    """Look at the job of an agent by untrusted words: lines of JSON.
+
+    Raises `UsageError`: the look is not allowed through Redis.
+    """
     verb = find_verb(request.verb)
     if verb is None or verb.look is None or verb.not_remote:
         raise UsageError(f"nobody looks at {request.verb[:80]!r} when asked through Redis")

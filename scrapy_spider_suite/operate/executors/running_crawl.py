@@ -60,7 +60,10 @@ def _store_terms(crawl: Crawl) -> None:
 
 
 def change_setting(crawl: Crawl, name: str, raw: object) -> tuple[object, object]:
-    """Change a setting; return its old and new value. Raises `SettingsError`: it cannot be."""
+    """Change the setting *name*; return its old and new value.
+
+    Raises `SettingsError`: the value is wrong, or the setting holds from the start of a crawl.
+    """
     if name in LIVE_SCRAPY_SETTINGS:
         return _change_scrapys(crawl, name, raw)
     field = suite.find_setting(name)

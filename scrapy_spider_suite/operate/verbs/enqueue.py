@@ -182,7 +182,10 @@ class Renewal:
         self, subject: HostPattern | None, wanted: Wanted, *, archived: bool = False,
         begin: Callable[[str], None] = lambda host: None,
     ) -> Generator[Any, None, None]:  # fmt: skip
-        """Renew *wanted* URLs of *subject* (None: of hosts with failures), *archived* ones too."""
+        """Renew the *wanted* URLs of *subject*, None: of every host with failures.
+
+        *begin* is called with each host; *archived*: archived URLs, too, which get rows again.
+        """
         site, progress = self._site, self.progress
         if subject is None:
             hosts = url_selection.walk_hosts(site.rework, progress, lambda name, row: row.failed)
@@ -237,7 +240,10 @@ class Renewal:
             yield
 
     def result(self, which: str, what: str) -> tuple[str, dict[str, Any]]:
-        """End the progress; return the message (*which* URLs, *what* of them) and the counts."""
+        """End the progress; return the message and the counts.
+
+        *which* URLs they were, *what* becomes of them.
+        """
         self.progress.forget()
         counts = {"urls": 0} | {name: n for name, n in self.progress.counts.items() if n}
         others = "; ".join(
