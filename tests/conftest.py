@@ -17,6 +17,8 @@ from scrapy.utils.reactor import install_reactor
 from support import lzop as programs
 from support.redis_servers import RedisServer
 
+from scrapy_spider_suite.runtime import event_loop
+
 # A module of Twisted or Scrapy that imports the reactor would install the platform's default one,
 # which has no asyncio loop, and the suite needs one.
 install_reactor("twisted.internet.asyncioreactor.AsyncioSelectorReactor")
@@ -29,6 +31,7 @@ settings.load_profile("suite")
 
 # Collections walk what thousands of tests have imported: a third of the time of some.
 gc.set_threshold(10_000, 20, 100)
+event_loop._ENDED_MOST = 40
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from support.projects import Project
 from support.small_disks import make_read_only, tmpfs
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.runtime.refusal import ExitCode
@@ -21,7 +22,7 @@ from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.suite import DECLARATIONS, SuiteSettings
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 pytestmark = pytest.mark.slow
 

@@ -15,17 +15,18 @@ import networkx
 import pytest
 from support import text_index as searched
 from support.crawls import crawl, crawl_over_kills, web_settings
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.analysis.link_graph import GraphBuilder, LinkingPages, page_records
 from scrapy_spider_suite.analysis.link_stats import ROWS, HostLinks, LinkStats, degree_counts
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 from scrapy_spider_suite.urls.normalize import host_of, normalize
 
 TABLES = ["links", "hosts", "out", "external", "statuses", "types", "sizes", "anchors"]
-KILLS = int(os.environ.get("KILLS", "3"))
+KILLS = int(os.environ.get("KILLS", "2"))
 """Each costs the start of a crawl; KILLS=20 is what docs/measurements.md tells of."""
 
 
@@ -111,13 +112,13 @@ def test_counts_equal_an_independent_count(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_all_agree_over_kills(tmp_path: Path) -> None:
     """No page is lost; packs, counts, index and graph are those of an undisturbed run."""
-    config = FakeWebConfig(hosts=20, pages=12, degree=8, addresses=10, redirects=0.05)
+    config = FakeWebConfig(hosts=12, pages=12, degree=8, addresses=6, redirects=0.05)
     job, packs, chance = tmp_path / "job", tmp_path / "packs", random.Random(4)
     with FakeWebProcess(config) as web:
         settings = web_settings(
             web.ready.dns_port, JOBDIR=str(job), SUITE_LINK_STATS=TABLES, SUITE_HOST_DELAY=0.05,
             SUITE_PACKS_DIR=str(packs), SUITE_AGENT_NAME="here", SUITE_INDEX=True,
-            SUITE_IP_DELAY=0.02 * KILLS,  # no machine is so fast that it ends between them
+            SUITE_IP_DELAY=0.03 * KILLS,  # no machine is so fast that it ends between them
         )  # fmt: skip
         times = [chance.uniform(0.0, 1.0) for _ in range(KILLS)]
         last = crawl_over_kills(

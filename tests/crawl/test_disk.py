@@ -14,10 +14,11 @@ from typing import Any
 import pytest
 from support.crawls import Crawl, Process, start, web_settings
 from support.small_disks import tmpfs
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 pytestmark = pytest.mark.slow
 
@@ -30,8 +31,8 @@ CHUNK = 1 << 16
 
 @pytest.fixture
 def web(tmp_path: Path) -> Iterator[FakeWebProcess]:
-    """A web of 400 pages that takes six seconds to crawl, or more."""
-    config = FakeWebConfig(hosts=20, pages=20, degree=10, addresses=10, log=tmp_path / "arrivals")
+    """A web of 160 pages that takes six seconds to crawl, or more."""
+    config = FakeWebConfig(hosts=8, pages=20, degree=10, addresses=8, log=tmp_path / "arrivals")
     with FakeWebProcess(config) as process:
         yield process
 

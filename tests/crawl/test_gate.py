@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 from support.crawls import Crawl, crawl
 from support.polite_crawls import TOLERANCE, Size
+from support.webs import FakeWebProcess
 
-from scrapy_spider_suite.testing import Arrival, FakeWebProcess, gaps
+from scrapy_spider_suite.testing import Arrival, gaps
 from scrapy_spider_suite.testing.fake_web import address_text
 
 TINY = Size(hosts=6, addresses=3, pages=6, host_delay=0.3, ip_delay=0.05)

@@ -9,9 +9,10 @@ from pathlib import Path
 
 import pytest
 from support.crawls import crawl, crawl_over_kills, web_settings
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.packs import open_items, open_packs, verify
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 
 @pytest.mark.slow
@@ -25,12 +26,12 @@ def test_kills_lose_and_double_no_item(
 
     The broad crawl packs its pages, too: their items wait for that.
     """
-    config = FakeWebConfig(hosts=20, pages=12, degree=8, addresses=10, errors=0.0)
+    config = FakeWebConfig(hosts=8, pages=16, degree=8, addresses=8, errors=0.0)
     job, packs, items = (tmp_path / name for name in ("job", "packs", "items"))
     chance, each = random.Random(spider), 2 if spider == "BulkItems" else 1
     with FakeWebProcess(config) as web:
         settings = web_settings(
-            web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.02, SUITE_IP_DELAY=0.01,
+            web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.1, SUITE_IP_DELAY=0.01,
             SUITE_ITEMS_DIR=str(items), SUITE_AGENT_NAME="here",
             SUITE_PACKS_DIR=str(packs) if spider == "BulkItems" else None,
         )  # fmt: skip

@@ -13,13 +13,14 @@ from pathlib import Path
 import pytest
 from support.frontier_command import scrapy
 from support.projects import Project
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.frontier.outcomes import State
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rows import FORMAT
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 JOBS = Path(__file__).parents[1] / "data" / "jobs"
 JOBS_ARCHIVE = JOBS / "job-format-1.tar.xz"

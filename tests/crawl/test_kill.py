@@ -12,15 +12,17 @@ from pathlib import Path
 
 import pytest
 from support.crawls import crawl_over_kills, web_settings
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 from scrapy_spider_suite.testing.arrivals import Arrival, gaps
 
 HOST_DELAY = 0.1
 IP_DELAY = 0.02
 AT_ONCE = 16
+KILLS = 4
 IN_FLIGHT = 2 * AT_ONCE
 """Most requests in flight: on the wire, and as many responses in the queue of the callbacks, whose
 SCRAPER_SLOT_MAX_ACTIVE_SIZE counts bytes, and at least 1,024 for each of them."""
@@ -59,21 +61,19 @@ def _repeats(arrivals: list[Arrival], kills: list[float]) -> list[int]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("spider", "pages", "seen", "times"),
+    ("spider", "seen"),
     [
-        ("support.spiders.Bulk", 24, "trie", 8), ("support.spiders.Ordinary", 12, "trie", 4),
-        ("support.spiders.Bulk", 12, "sieve", 4),
+        ("support.spiders.Bulk", "trie"), ("support.spiders.Ordinary", "trie"),
+        ("support.spiders.Bulk", "sieve"),
     ],
 )  # fmt: skip
-def test_k22_nothing_is_lost_over_kills(
-    spider: str, pages: int, seen: str, times: int, tmp_path: Path
-) -> None:
+def test_k22_nothing_is_lost_over_kills(spider: str, seen: str, tmp_path: Path) -> None:
     """Every reachable page is fetched, repeats are bounded by what was in flight at the kills."""
     config = FakeWebConfig(
-        hosts=50, pages=pages, degree=8, addresses=15, redirects=0.02, errors=0.0,
+        hosts=30, pages=12, degree=8, addresses=9, redirects=0.02, errors=0.0,
         log=tmp_path / "arrivals",
     )  # fmt: skip
-    job, items, chance = tmp_path / "job", tmp_path / "items", random.Random(spider)
+    job, items, chance = tmp_path / "job", tmp_path / "items", random.Random(spider + seen)
     with FakeWebProcess(config) as web:
         settings = web_settings(
             web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=HOST_DELAY,
@@ -91,7 +91,7 @@ def test_k22_nothing_is_lost_over_kills(
                 assert _check(job) == []
 
         last = crawl_over_kills(
-            spider, settings, tmp_path, [chance.uniform(0.0, 0.8) for _ in range(times)], killed,
+            spider, settings, tmp_path, [chance.uniform(0.0, 0.8) for _ in range(KILLS)], killed,
             **arguments,
         )  # fmt: skip
         assert (last.stats.get("suite/seen/flushes", 0) > 0) is (seen == "sieve")
@@ -100,7 +100,7 @@ def test_k22_nothing_is_lost_over_kills(
         fetched, arrivals = _urls(web)
     reachable = set(web.web.reachable())
     assert set(fetched) >= reachable
-    assert len(kills) >= times // 2
+    assert len(kills) >= KILLS // 2
     *repeats, without_a_kill = _repeats(arrivals, kills)
     assert without_a_kill == 0
     assert max(repeats) <= IN_FLIGHT

@@ -15,10 +15,11 @@ from support.crawls import crawl, start, web_settings
 from support.inprocess_crawls import Crawled, crawl_here
 from support.redis_servers import RedisServer
 from support.spiders import Bulk
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.store.job_directory import FOLDER
-from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess, gaps
+from scrapy_spider_suite.testing import Arrival, FakeWebConfig, gaps
 
 pytestmark = pytest.mark.slow
 

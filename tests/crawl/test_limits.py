@@ -5,21 +5,23 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from support import forks
 from support.crawls import crawl, web_settings
-from support.projects import Project
+from support.projects import SCRAPY, Project, environment
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 pytestmark = pytest.mark.slow
 
 FILES = 256
-HOSTS = 350
+HOSTS = 300
 
 
 def test_more_hosts_than_files(tmp_path: Path) -> None:
-    """With 256 open files none of 350 hosts, all with keep-alive, is lost."""
+    """With 256 open files none of 300 hosts, all with keep-alive, is lost."""
     config = FakeWebConfig(
         hosts=HOSTS, pages=2, degree=6, addresses=HOSTS, seeds=HOSTS, latency=0.3,
         seeds_file=tmp_path / "seeds",
@@ -32,9 +34,10 @@ def test_more_hosts_than_files(tmp_path: Path) -> None:
             SUITE_ALLOW_PRIVATE_ADDRESSES=["127.0.0.0/8"], SUITE_HOST_DELAY=0.5, SUITE_IP_DELAY=0,
             CONCURRENT_REQUESTS=400, ROBOTSTXT_OBEY=True,
         )  # fmt: skip
-        ended = project.scrapy(
-            "crawl", "bulk", "-a", f"seeds={tmp_path / 'seeds'}", JOBDIR=str(tmp_path / "job"),
-            prefix=("sh", "-c", f'ulimit -n {FILES}; exec "$@"', "sh"), timeout=600,
+        ended = forks.run(
+            f"import resource as r; r.setrlimit(r.RLIMIT_NOFILE, ({FILES}, {FILES})); {SCRAPY}",
+            "crawl", "bulk", "-a", f"seeds={tmp_path / 'seeds'}", f"-sJOBDIR={tmp_path / 'job'}",
+            folder=project.folder, environment=environment(), timeout=600,
         )  # fmt: skip
         reachable = set(web.web.reachable())
     assert ended.returncode == 0, ended.stderr[-3000:]

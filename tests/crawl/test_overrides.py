@@ -13,11 +13,12 @@ from support.crawls import Process, start
 from support.inprocess_crawls import Crawled, crawl_here
 from support.polite_crawls import TOLERANCE, Size, pages_of
 from support.spiders import Ordinary
+from support.webs import FakeWebProcess
 from support.websites import Site, links, moved, running
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
-from scrapy_spider_suite.testing import FakeWebProcess, gaps
+from scrapy_spider_suite.testing import gaps
 from scrapy_spider_suite.testing.fake_web import address_text
 
 SIZE = Size(hosts=8, addresses=4, pages=12, host_delay=0.3, ip_delay=0.02)

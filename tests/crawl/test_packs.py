@@ -18,6 +18,7 @@ from support.crawls import crawl, crawl_over_kills, web_settings
 from support.inprocess_crawls import Crawled, crawl_here
 from support.lzop import Lzop
 from support.packs import all_accepted
+from support.webs import FakeWebProcess
 from support.websites import Answer, Site, links, running
 
 from scrapy_spider_suite.operate import machine
@@ -28,7 +29,7 @@ from scrapy_spider_suite.packs.writer import recover_folder
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 from scrapy_spider_suite.testing.http import Request
 from scrapy_spider_suite.testing.synthetic_site import SyntheticSite
 
@@ -67,7 +68,7 @@ def test_every_answer_is_packed(form: str, tmp_path: Path, request: pytest.Fixtu
     """Pages, redirects, errors and robots.txt, each once, as served, however they came; packs and
     indexes are as they must be, for the tools of others, too."""
     config = FakeWebConfig(
-        hosts=12, pages=12, degree=6, redirects=0.1, errors=0.1, coded=0.8,
+        hosts=8, pages=8, degree=6, redirects=0.1, errors=0.1, coded=0.8,
         log=tmp_path / "arrivals",
     )  # fmt: skip
     packs = tmp_path / "packs"
@@ -154,18 +155,18 @@ def test_what_is_not_to_be_stored_is_not_packed(
 
 @pytest.mark.slow
 def test_kills_lose_no_page(lzop: Lzop, tmp_path: Path) -> None:
-    """Killed three times: what is done is packed, packs verify, the rest is fetched again.
+    """Killed twice: what is done is packed, packs verify, the rest is fetched again.
 
     What each kill has left is accepted by other people's tools once its packs are closed.
     """
-    config = FakeWebConfig(hosts=20, pages=12, degree=8, addresses=10, errors=0.0, coded=0.8)
+    config = FakeWebConfig(hosts=8, pages=16, degree=8, addresses=8, errors=0.0, coded=0.8)
     job, packs, chance = tmp_path / "job", tmp_path / "packs", random.Random(5)
     with FakeWebProcess(config) as web:
         settings = web_settings(
-            web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.02, SUITE_IP_DELAY=0.01,
+            web.ready.dns_port, JOBDIR=str(job), SUITE_HOST_DELAY=0.1, SUITE_IP_DELAY=0.01,
             SUITE_PACKS_DIR=str(packs), SUITE_AGENT_NAME="here",
         )  # fmt: skip
-        times = [chance.uniform(0.2, 0.9) for _ in range(3)]
+        times = [chance.uniform(0.2, 0.9) for _ in range(2)]
         kills = count()
 
         def close_and_check() -> None:

@@ -14,6 +14,7 @@ from scrapy.crawler import Crawler
 from support.crawls import crawl_over_kills, web_settings
 from support.inprocess_crawls import Crawled, crawl_here
 from support.packs import fetch, hand_in, plan
+from support.webs import FakeWebProcess
 from support.websites import Site, links, running
 
 from scrapy_spider_suite.packs import PackWriter, open_packs, verify
@@ -21,7 +22,7 @@ from scrapy_spider_suite.packs.pack_file import is_pack, packs_to_upload
 from scrapy_spider_suite.packs.writer import GroupWriter, WriteJob
 from scrapy_spider_suite.signals import pack_closed
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 
 class Broad(BroadSpider):

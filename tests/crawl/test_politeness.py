@@ -11,8 +11,9 @@ import pytest
 from support.crawls import Crawl, crawl
 from support.loop_watch import STARVED
 from support.polite_crawls import SMALL, Size, elsewhere, pages_of
+from support.webs import FakeWebProcess
 
-from scrapy_spider_suite.testing import Arrival, FakeWebProcess, gaps
+from scrapy_spider_suite.testing import Arrival, gaps
 
 SCRAPYS_ROBOTS = {
     "DOWNLOADER_MIDDLEWARES": {"scrapy.downloadermiddlewares.robotstxt.RobotsTxtMiddleware": 100}

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 from support.crawls import crawl, web_settings
 from support.silent_listeners import PUBLIC_NETWORK, Silent, Tempter, ways_inside
+from support.webs import FakeWebProcess
 
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 OWN = {
     "DOWNLOADER_CLIENTCONTEXTFACTORY":

@@ -9,13 +9,14 @@ from pathlib import Path
 
 import pytest
 from support.crawls import crawl_over_kills, web_settings
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.packs import open_packs, verify
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 EVERY = 1.0
 

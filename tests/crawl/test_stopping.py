@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from support.crawls import Crawl, crawl, start
 from support.polite_crawls import Size, pages_of
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.testing import FakeWebProcess
 
 TINY = Size(hosts=6, addresses=3, pages=6, host_delay=0.2, ip_delay=0.02)
 STOP = 3.0

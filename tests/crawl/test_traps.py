@@ -3,32 +3,46 @@
 from __future__ import annotations
 
 import asyncio
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from support.crawls import crawl, web_settings
 from support.inprocess_crawls import crawl_here
+from support.webs import FakeWebProcess
 from support.websites import Page, Site, links, moved, running
 
+from benchmarks import traps as benchmark
+from benchmarks.report import Report
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.testing import FakeWebConfig
 from scrapy_spider_suite.testing.fake_web import FakeWeb
-from scrapy_spider_suite.urls.traps import Trap
+from scrapy_spider_suite.urls.traps import DETECTORS, Trap
 
-ROOT = Path(__file__).parents[2]
+MOST_IN_TRAPS = 0.13
+"""The share of all pages fetched, of which there are 2,600."""
 
 
 @pytest.mark.slow
-def test_a_web_with_six_traps() -> None:
-    """It ends, with every real page; with so few of them, tight limits and hardly any trap page."""
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks", "traps", "--small"], capture_output=True, text=True,
-        timeout=600, cwd=ROOT, check=False,
-    )  # fmt: skip
-    assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-3000:]
-    assert "ended by itself (finished)" in done.stdout
+def test_a_web_with_six_traps_and_three_ordinary_sites(tmp_path: Path) -> None:
+    """By the defaults it ends, with every real page; of the traps hardly anything is fetched."""
+    config = FakeWebConfig(
+        hosts=10, pages=10, addresses=10, degree=20, traps=True, log=tmp_path / "arrivals"
+    )
+    with FakeWebProcess(config) as web:
+        settings = web_settings(
+            web.ready.dns_port, ROBOTSTXT_OBEY=False, SUITE_TRAPS=DETECTORS, **benchmark.QUICK
+        )
+        seeds = ",".join(web.ready.seeds)
+        ended = crawl("benchmarks.traps.Wide", settings, tmp_path, seeds=seeds, timeout=600)
+        web.stop()
+        report = Report("traps", "")
+        benchmark.judge(report, web, MOST_IN_TRAPS)
+        of_shop = {each.path for each in web.arrivals() if each.host == "shop-site.test"}
+    assert ended.reason == "finished", ended.log[-3000:]
+    assert report.wrong == [], report.text
+    assert ended.stats["suite/trap/query"] > 0
+    assert len(of_shop) < 1_000, "there are 24,000 combinations"
 
 
 class Wide(BroadSpider):

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 from support.crawls import web_settings
 from support.inprocess_crawls import Crawled, crawl_here
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.frontier.entries import PATH_MAX
 from scrapy_spider_suite.spiders import BroadSpider
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess, gaps
+from scrapy_spider_suite.testing import FakeWebConfig, gaps
 
 CONFIG = FakeWebConfig(
     hosts=12, pages=8, degree=6, addresses=12, robots_missing=0.3, redirects=0.1, latency=0.01,

@@ -75,6 +75,7 @@ def loopback_settings(**settings: Any) -> dict[str, Any]:
         "ADDONS": ADDON,
         "LOG_LEVEL": "INFO",
         "SUITE_ALLOW_PRIVATE_ADDRESSES": ["127.0.0.0/8"],
+        "SUITE_MEMORY": "16M",
         "TELNETCONSOLE_ENABLED": False,
         "USER_AGENT": "suite-tests/1.0 (+https://tests.example/)",
         **settings,

@@ -19,12 +19,13 @@ from typing import Any
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.testing import Arrival, FakeWebProcess
+from scrapy_spider_suite.testing import Arrival
 from scrapy_spider_suite.testing.fake_web import address_text
 from support.crawls import Process, start
 from support.frontier_command import scrapy
 from support.polite_crawls import Size, pages_of
 from support.running_crawl import until
+from support.webs import FakeWebProcess
 
 COMPLAINS = 0
 """The host that shows images, is fetched quickly, and complains."""
@@ -62,9 +63,9 @@ class Plan:
 
 
 SMALL = Plan(
-    Size(hosts=30, addresses=10, pages=40, host_delay=0.5, ip_delay=0.03),
-    resumed_delay=0.05, quick=0.1, longer=0.2, pages=4, images=60, complains_after=5,
-    refetched=100,
+    Size(hosts=24, addresses=8, pages=24, host_delay=0.5, ip_delay=0.03),
+    resumed_delay=0.05, quick=0.1, longer=0.2, pages=4, images=24, complains_after=5,
+    refetched=60,
 )  # fmt: skip
 FULL = Plan(
     Size(hosts=1000, addresses=300, pages=40, host_delay=4.0, ip_delay=0.3),

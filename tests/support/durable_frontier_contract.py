@@ -96,7 +96,7 @@ class DurableFrontierContract(FrontierContract):
         """A listing of thousands of pages, each the volatile child of the one before."""
         policy = Policy(host=Pace(0.0), address=Pace(0.0))
         crawl = self.one_host(store, policy=policy)
-        last = 3_000
+        last = 1_500
         crawl.on_page = lambda fetch: crawl.frontier.admission.adopt(
             fetch, [volatile(f"http://a.t/{int(fetch.entry.url[11:]) + 1}")]
             if not fetch.entry.url.endswith(f"/{last}") else [], crawl.now,

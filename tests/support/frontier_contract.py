@@ -48,7 +48,7 @@ class FrontierContract(ABC):
     """What a frontier does whatever its store is, and however little fits into memory."""
 
     capacity = 1_000
-    given_up = 20_000
+    given_up = 12_000
     """Rows of a host that is given up."""
 
     @abstractmethod

@@ -8,9 +8,10 @@ from typing import Any
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 from scrapy_spider_suite.testing.hostile_site import HOST, hostile_hosts
 from support.crawls import Crawl, crawl, web_settings
+from support.webs import FakeWebProcess
 
 NAMES = (
     "alias.test", "cname-loop.test", "garbage.test", "hang.test", "mapped.test", "metadata.test",

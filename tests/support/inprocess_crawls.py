@@ -12,11 +12,13 @@ from scrapy.crawler import AsyncCrawlerRunner, Crawler
 from scrapy.http import Response
 
 from support.crawls import ADDON
+from support.forks import LEAN
 
 QUIET = {
+    "EXTENSIONS_BASE": LEAN,
     "LOGSTATS_INTERVAL": 0,
     "MEMUSAGE_ENABLED": False,
-    "REMOTE_CONTROL_ENABLED": False,
+    "SUITE_MEMORY": "16M",
     "SUITE_STOP_TIMEOUT": 2,
     "TELNETCONSOLE_ENABLED": False,
 }

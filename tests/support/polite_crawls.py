@@ -118,7 +118,7 @@ class Size:
         return optimal_seconds(known, self.pause, self.ip_delay) / (seconds_of(known) - starved)
 
 
-SMALL = Size(hosts=40, addresses=12, pages=10, host_delay=0.6, ip_delay=0.03)
+SMALL = Size(hosts=20, addresses=6, pages=10, host_delay=0.6, ip_delay=0.03)
 FULL = Size(hosts=1000, addresses=300, pages=16, host_delay=4.0, ip_delay=0.3)
 
 

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 
-from benchmarks.expected_pages import KnownSites, trap_of
+from benchmarks.expected_pages import trap_of
 from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.frontier.outcomes import Pace
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.store.rocks_store import Store
-from scrapy_spider_suite.testing import trap_sites
 from scrapy_spider_suite.testing.http import Request
 from scrapy_spider_suite.testing.trap_sites import NAMES, TrapSite, trap_hosts, trap_number
 from scrapy_spider_suite.urls.extract import PageContext, extract
@@ -38,7 +37,6 @@ class TrapCrawl(Crawl):
     def __init__(self, store: Store, limits: TrapLimits, *, seats: int = 8, **more: object) -> None:
         policy = Policy(host=Pace(1.0), address=Pace(0.1), traps=limits)
         self.site = TrapSite(lambda host: f"http://{host}")
-        self.ordinary = KnownSites()
         web = Web(_Addresses(), self._links)
         super().__init__(store, web, policy, seats=seats, wall=WALL, **more)  # type: ignore[arg-type]
 
@@ -50,8 +48,7 @@ class TrapCrawl(Crawl):
         host = host_of(url)
         target = url[url.index("/", 8) :]
         path = target.partition("?")[0]
-        site = self.ordinary if host in trap_sites.ordinary_hosts() else self.site
-        return site.answer(Request("GET", target, path, host, True, 0)).data
+        return self.site.answer(Request("GET", target, path, host, True, 0)).data
 
     def follow(self, fetch: Fetch) -> None:
         """As the bulk path does: learn from the page, then drop what leads into a trap."""

@@ -1,5 +1,4 @@
-"""Guards that go by what pages say: session ids, combined queries, redirects; and three sites that
-look like traps and are none."""
+"""Guards that go by what pages say: session ids, combined queries, redirects."""
 
 from __future__ import annotations
 
@@ -7,10 +6,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from support.trap_webs import BROAD, YEAR, TrapCrawl, seeds
+from support.trap_webs import YEAR, TrapCrawl
 from support.virtual_crawl import entry
 
-from benchmarks.expected_pages import real_pages
 from scrapy_spider_suite.crawl.queue import traps as module
 from scrapy_spider_suite.crawl.queue.traps import Traps, TrapStats
 from scrapy_spider_suite.frontier.entries import Entry, state_key
@@ -20,7 +18,6 @@ from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
 from scrapy_spider_suite.store.seen_index import DROPPED, SIEVE_FOLDER, SieveIndex
-from scrapy_spider_suite.testing import trap_sites
 from scrapy_spider_suite.urls.traps import Trap, TrapLimits
 
 H = "http://a.test"
@@ -41,24 +38,6 @@ def said(text: str) -> bytes:
 def sid(number: int) -> str:
     """A session id."""
     return f"sid={number:020}"
-
-
-# Six traps and three sites
-
-
-@pytest.mark.slow
-def test_six_traps_and_three_ordinary_sites() -> None:
-    """By the defaults: of the traps hardly anything is fetched, of the sites every real page."""
-    crawl = TrapCrawl(MemoryStore(), BROAD, seats=32)
-    crawl.seed(*seeds(), *(f"http://{host}/" for host in trap_sites.ordinary_hosts()))
-    crawl.run(fetches=10_000)
-    assert crawl.frontier.pending == 0
-    assert {f"http://{each}" for each in crawl.ordinary.real()} <= set(crawl.urls)
-    assert set(real_pages(lambda host: f"http://{host}")) <= set(crawl.urls)
-    assert crawl.in_traps().total() <= 330
-    assert crawl.frontier.traps.met[Trap.QUERY]
-    of_shop = [url for url in crawl.urls if "shop-site.test" in url]
-    assert len(of_shop) < 1_000, "there are 24,000 combinations"
 
 
 # Session ids

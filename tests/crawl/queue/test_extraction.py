@@ -124,8 +124,8 @@ def store_in(folder: Path, *, sieve: bool = False) -> RocksStore:
 @pytest.mark.parametrize("policy", [QUICK, Policy(host=Pace(4.0), address=Pace(0.5))])
 def test_the_same_pages_with_a_small_frontier(policy: Policy, tmp_path: Path) -> None:
     """Each page once, in either way; a tenth of the URLs wait at most. And no time is lost."""
-    web, ends = trees(6, 200, 3), []
-    expected = all_urls(web, 200)
+    web, ends = trees(6, 150, 3), []
+    expected = all_urls(web, 150)
     eager = Crawl(store_in(tmp_path / "eager"), web, policy)
     eager.seed("http://h0.t/0")
     peak = peak_of(eager)

@@ -26,7 +26,7 @@ class TestInMemory(FrontierContract):
 class TestOnDisk(DurableFrontierContract):
     """A job directory, and room for every host."""
 
-    given_up = 30_000
+    given_up = 12_000
 
     def open(self, path: Path) -> Store:
         """Open a database."""

@@ -267,11 +267,11 @@ def test_a_kill_after_any_batch_loses_nothing(
 
     Where a batch is written only now and then, what was settled since is fetched again as well.
     """
-    web = trees(6, 6, 3)
+    web = trees(4, 5, 2)
     snapshots = crawl_with_snapshots(
         tmp_path, web, capacity=capacity, think=think, flush_always=always
     )
-    assert len(snapshots) > 30
+    assert len(snapshots) > 20
     for snapshot in snapshots:
         done = done_in(snapshot.folder)
         store = RocksStore(snapshot.folder / "store", memory=MEMORY)
@@ -284,7 +284,7 @@ def test_a_kill_after_any_batch_loses_nothing(
         second.run()
         store.close()
         assert done <= snapshot.fetched
-        assert sorted(second.urls) == sorted(all_urls(web, 6) - done)
+        assert sorted(second.urls) == sorted(all_urls(web, 5) - done)
         if always:
             assert set(second.urls) & snapshot.fetched <= snapshot.out
 
