@@ -21,8 +21,9 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import cache
-from importlib import import_module
+from importlib import import_module, metadata
 from pathlib import Path
+from pkgutil import walk_packages
 from tempfile import TemporaryFile
 from typing import Any, BinaryIO, NoReturn
 
@@ -31,6 +32,7 @@ from scrapy.settings.default_settings import EXTENSIONS_BASE
 LEAN = {name: order for name, order in EXTENSIONS_BASE.items() if ".remote_control." not in name}
 """Scrapy's extensions without one whose imports, which None does not spare, take a fifth of the
 time in which a short crawl begins and ends."""
+_OF_COMMANDS = ("cluster", "commands", "operate")
 _LONGEST = 1 << 17
 """Bytes of an order: the script, its arguments and the environment."""
 
@@ -178,10 +180,14 @@ def _begun(order: bytes, outputs: list[int]) -> str:
 
 
 def _prepare() -> None:
-    """Import what a crawl does before it begins, all of which stays."""
+    """Do what a crawl, an agent or a command does before it begins, all of which stays."""
+    metadata.version = cache(metadata.version)  # a crawl asks for those of twenty packages
     from scrapy.settings import default_settings as scrapys
+    from scrapy.utils import versions
 
     from scrapy_spider_suite import profiles
+    from scrapy_spider_suite.cluster import assignment
+    from scrapy_spider_suite.extensions import job_history
     from scrapy_spider_suite.urls import hosts
 
     listed = [each for kind in profiles.COMPONENTS.values() for each in kind]
@@ -190,12 +196,21 @@ def _prepare() -> None:
         *profiles.CLASSES.values(), profiles.HANDLER, *(each.path for each in listed),
         "scrapy.crawler.Crawler", "scrapy.core.downloader.handlers.http11.HTTP11DownloadHandler",
         "scrapy_spider_suite.addon.Addon", "scrapy_spider_suite.spiders.BroadSpider",
-        "scrapy_spider_suite.testing.cli.main", "uvloop.Loop",
+        "scrapy_spider_suite.testing.cli.main", "scrapy.cmdline.execute", "uvloop.Loop",
     ]  # fmt: skip
     for path in paths:
         import_module(path.rpartition(".")[0])
+    for package in ("scrapy.commands", *(f"scrapy_spider_suite.{name}" for name in _OF_COMMANDS)):
+        for module in walk_packages(import_module(package).__path__, f"{package}."):
+            with suppress(ImportError):  # of what is not installed
+                import_module(module.name)
     assert "twisted.internet.reactor" not in sys.modules
     hosts.load_suffixes()
+    assignment.fingerprint(assignment.load_assignment("ring"))
+    metadata.entry_points()
+    versions.get_versions()
+    for name in job_history._PACKAGES:
+        job_history._version(name)
     gc.collect()
     gc.freeze()
 
