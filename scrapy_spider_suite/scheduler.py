@@ -49,7 +49,7 @@ from scrapy_spider_suite.operate.supervision import Supervision
 from scrapy_spider_suite.pipelines import sink_pipelines
 from scrapy_spider_suite.runtime.refusal import NO_PAGES, SEEDS_UNREAD, refuse
 from scrapy_spider_suite.settings.suite import suite_settings
-from scrapy_spider_suite.store.rocks_store import condemn_on_damage
+from scrapy_spider_suite.store.rocks_store import DamageGuard
 from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:
@@ -355,7 +355,7 @@ class FrontierScheduler(BaseScheduler):
 
     def next_request(self) -> Request | None:
         """Return the next request, or None; then `wake` follows in time."""
-        with condemn_on_damage(self.crawl.store):
+        with DamageGuard(self.crawl.store):
             return self._outgoing.next()
         return None
 
@@ -379,7 +379,7 @@ class FrontierScheduler(BaseScheduler):
     def _settled(self, request: Request) -> None:
         fetch = self.crawl.fetches.pop(request, None)
         if fetch is not None:
-            with condemn_on_damage(self.crawl.store):
+            with DamageGuard(self.crawl.store):
                 self.settle(fetch)
             if self._parts.loop is not None:
                 self._parts.loop.schedule()  # it may have waited for the place
@@ -420,7 +420,7 @@ class FrontierScheduler(BaseScheduler):
     def _flush(self) -> None:
         self._flushing = False
         if not self._closed:
-            with condemn_on_damage(self.crawl.store):
+            with DamageGuard(self.crawl.store):
                 self._maintenance.flush()
                 self._parts.deferred_links.poll(starving=False)
 

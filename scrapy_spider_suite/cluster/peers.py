@@ -45,7 +45,7 @@ from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.settings.values import endpoint
 from scrapy_spider_suite.signals import settings_changed, settings_changing
-from scrapy_spider_suite.store.rocks_store import condemn_on_damage
+from scrapy_spider_suite.store.rocks_store import DamageGuard
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.cluster.agent import Agent
@@ -345,7 +345,7 @@ class PeersMode(MemberHeartbeat):
 
     async def _hand_over(self) -> None:
         assert self._handover is not None
-        with condemn_on_damage(self.agent.crawl.store):
+        with DamageGuard(self.agent.crawl.store):
             while True:
                 with suppress(FencedError):  # the next heartbeat says what comes of it
                     await self._handover.run(self._id)

@@ -26,7 +26,7 @@ from scrapy_spider_suite.runtime.tasks import cancel_tasks
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
 from scrapy_spider_suite.settings.scrapy_redis import PushedSeedsKey, redis_server
-from scrapy_spider_suite.store.rocks_store import condemn_on_damage
+from scrapy_spider_suite.store.rocks_store import DamageGuard
 from scrapy_spider_suite.urls.url_lists import BadLine, Seed, SeedLines
 
 if TYPE_CHECKING:
@@ -221,7 +221,7 @@ class PushedSeeds:
         self.busy, stored = True, False
         self._active = self._crawl.now()  # also for seeds of another agent, and bad ones
         try:
-            with condemn_on_damage(self._crawl.store):
+            with DamageGuard(self._crawl.store):
                 stored = await self._store(batch)
         finally:
             self.busy = False

@@ -28,7 +28,7 @@ from scrapy_spider_suite.packs import Capture, Page, http_records
 from scrapy_spider_suite.packs.http_records import decode_body
 from scrapy_spider_suite.packs.stored_pages import StoredPage, StoredPageFinder
 from scrapy_spider_suite.packs.warc import URL_MAX
-from scrapy_spider_suite.store.rocks_store import condemn_on_damage
+from scrapy_spider_suite.store.rocks_store import DamageGuard
 from scrapy_spider_suite.store.unread_pages import AT_ONCE, UnreadPage
 
 logger = logging.getLogger(__name__)
@@ -192,7 +192,7 @@ class DeferredLinks:
         if self._ended:
             return
         until = self._crawl.now() + _WORK
-        with condemn_on_damage(self._crawl.store):
+        with DamageGuard(self._crawl.store):
             while answers:
                 self._settle_page(answers.popleft())
                 if self._crawl.now() >= until:

@@ -32,7 +32,7 @@ from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
 from scrapy_spider_suite.frontier.workbench import departure
 from scrapy_spider_suite.signals import settings_changed
-from scrapy_spider_suite.store.rocks_store import condemn_on_damage
+from scrapy_spider_suite.store.rocks_store import DamageGuard
 
 if TYPE_CHECKING:
     from scrapy.core.engine import ExecutionEngine
@@ -72,6 +72,7 @@ class FetchLoop:
         source: RequestSource, plan: LoopPlan,
     ) -> None:  # fmt: skip
         self._crawl = crawl = parts.crawl
+        self._guard = DamageGuard(crawl.store)
         self._parts = parts
         self._engine = engine
         self._scrapy_engine = scrapy_engine
@@ -129,7 +130,7 @@ class FetchLoop:
 
     def _pump(self) -> None:
         self._scheduled = False
-        with condemn_on_damage(self._crawl.store):
+        with self._guard:
             self._acquire()
             if not self._begun and not self._crawl.frontier.pending:
                 self._engine.wake_engine()  # it may be idle now
@@ -326,7 +327,7 @@ class FetchLoop:
             error = StoppedError("the crawl was stopped before the transfer")
         else:
             error = task.exception()
-        with condemn_on_damage(self._crawl.store):
+        with self._guard:
             if isinstance(error, JobDamagedError):
                 raise error
             if isinstance(error, Exception) and fetch is not None:
@@ -377,7 +378,7 @@ class FetchLoop:
 
     def _over(self, flight: LoopExchange) -> None:
         fetch = flight.fetch
-        with condemn_on_damage(self._crawl.store):
+        with self._guard:
             try:
                 self._take_answer(flight)
             except JobDamagedError:
@@ -548,7 +549,7 @@ class FetchLoop:
         scraped.addBoth(lambda _: self._scraped(fetch))
 
     def _scraped(self, fetch: Fetch) -> None:
-        with condemn_on_damage(self._crawl.store):
+        with self._guard:
             self._settle(fetch)
         self.schedule()
 

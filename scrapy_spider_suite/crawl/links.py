@@ -12,7 +12,7 @@ import re
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import aclosing
-from functools import cache
+from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from scrapy import Spider
@@ -28,7 +28,7 @@ from scrapy_spider_suite.crawl.requests import (
 )
 from scrapy_spider_suite.crawl.revisits import Revisits
 from scrapy_spider_suite.fetch.exchange import Exchange
-from scrapy_spider_suite.frontier.entries import Entry, state_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key
 from scrapy_spider_suite.frontier.robots_rules import RobotsRules, RobotsVerdict
 from scrapy_spider_suite.runtime.event_loop import iterate_in_thread
 from scrapy_spider_suite.settings.suite import SuiteSettings
@@ -46,6 +46,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+# A plain integer: operators of flags are Python code.
+_USER = int(Flag.USER)
 _PRODUCT = re.compile(r"(?:^|\bcompatible;\s*)(?!mozilla\b)([\w-]+)", re.I | re.A)
 
 
@@ -91,6 +93,14 @@ def note_redirect(twins: Twins, url: str, status: int, location: bytes | None) -
     target, page = redirect_target(url, status, location), normalize(url)
     if target is not None and page is not None:
         twins.redirected(page, target, permanent=status in _PERMANENT)
+
+
+_DAY = 86_400
+
+
+@lru_cache(1)  # every page asks
+def _year_of(day: int) -> int:
+    return time.gmtime(day * _DAY).tm_year
 
 
 ChooseLinks = Callable[[Response, list[str]], Iterable[str]]
@@ -185,7 +195,9 @@ class LinkFollower:
         # A page that is visited again is no evidence that others say the same.
         if not frontier.policy.traps.any or visited:
             return
-        url = normalize(fetch.entry.url)  # a spider's own request may be spelt otherwise
+        url: str | None = fetch.entry.url
+        if fetch.entry.flags & _USER:
+            url = normalize(fetch.entry.url)  # a spider's own request may be spelt otherwise
         if url is not None:
             pages = frontier.residents.records.get(fetch.entry.host).done
             if late is not None:  # it is one of them
@@ -196,7 +208,7 @@ class LinkFollower:
             )
 
     def _outside_traps(self, links: list[str]) -> list[str]:
-        return self._crawl.frontier.traps.passed(links, time.gmtime().tm_year)
+        return self._crawl.frontier.traps.passed(links, _year_of(int(time.time()) // _DAY))
 
     def give_sitemap_links(self, fetch: Fetch, page: Exchange, links: list[str]) -> list[str]:
         """Give the wanted *links* of a sitemap to the fetch; return them.

@@ -29,7 +29,7 @@ from scrapy_spider_suite.runtime.refusal import DAMAGED
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.seen.sieve import Flush
 from scrapy_spider_suite.settings.declarations import setting_name
-from scrapy_spider_suite.store.rocks_store import RocksStore, condemn_on_damage
+from scrapy_spider_suite.store.rocks_store import DamageGuard, RocksStore
 from scrapy_spider_suite.store.seen_transfer import Archiver, make_archiver
 
 logger = logging.getLogger(__name__)
@@ -152,7 +152,7 @@ class SieveFlusher:
     def _hand_out(self) -> None:
         if self._closing:
             return  # the next run goes on there
-        with condemn_on_damage(self._crawl.store):
+        with DamageGuard(self._crawl.store):
             self._hand_out_some()
         self._wake()
 
@@ -243,7 +243,7 @@ class Maintenance:
         self._timer = self._loop.call_later(_LOOK, self._poll)
         # Before the first fetch, once the feeds are open.
         self._crawl.crawler.signals.connect(self._poll_disks, signals.spider_opened)
-        with condemn_on_damage(self._crawl.store):
+        with DamageGuard(self._crawl.store):
             self._operate()  # what was asked before it began holds from the start
 
     def stop(self) -> None:
@@ -266,7 +266,7 @@ class Maintenance:
     def _poll(self) -> None:
         self._timer = self._loop.call_later(_LOOK, self._poll)
         self._supervision.beat()
-        with condemn_on_damage(self._crawl.store):
+        with DamageGuard(self._crawl.store):
             self._poll_parts()
 
     def _poll_parts(self) -> None:

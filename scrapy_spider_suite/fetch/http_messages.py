@@ -38,6 +38,12 @@ _KEEP_ALIVE_TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,9})(?!\d)", re.IGNORECAS
 _CR_OR_NUL = re.compile(rb"[\r\x00]+")
 
 
+@lru_cache(1_024)
+def _canonical(name: bytes) -> bytes:
+    # A space before the colon is no part of it (RFC 9112 §5.1).
+    return name.rstrip().title()
+
+
 def head_end(data: bytes | bytearray, start: int = 0) -> int:
     """Return the index behind the first empty line that ends after *start*, or -1."""
     crlf = data.find(b"\n\r\n", start)
@@ -214,7 +220,10 @@ class ResponseReader:
 
     @property
     def keep_alive_timeout(self) -> int | None:
-        match = _KEEP_ALIVE_TIMEOUT.search(b",".join(self.fields.get(b"Keep-Alive", ())))
+        values = self.fields.get(b"Keep-Alive")
+        if values is None:
+            return None
+        match = _KEEP_ALIVE_TIMEOUT.search(b",".join(values))
         return int(match[1]) if match else None
 
     def _read_heads(self, data: bytes) -> bytes:
@@ -262,7 +271,7 @@ class ResponseReader:
         self.version = f"HTTP/{parser.get_http_version()}"
         fields = self.fields
         for name, value in self._pairs:
-            key = name.rstrip().title()  # a space before the colon is no part of it (§5.1)
+            key = _canonical(name)
             if key in fields:
                 fields[key].append(value.strip())
             else:

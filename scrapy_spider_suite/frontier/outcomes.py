@@ -13,6 +13,8 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
 
+from msgspec import Struct
+
 
 class State(StrEnum):
     """Where a URL stands (*leased* exists in memory only)."""
@@ -242,8 +244,7 @@ class BackOff:
         return min(self.longest, base * 2.0 ** min(failures - 1, 30))
 
 
-@dataclass(frozen=True, slots=True)
-class HostVerdict:
+class HostVerdict(Struct, frozen=True):
     failures: int
     wait: float = 0.0
     why: str = ""

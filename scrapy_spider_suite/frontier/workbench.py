@@ -128,8 +128,7 @@ class HostState(Struct, eq=False, gc=False):
         return not (self.out or self.wire or self.waiting)
 
 
-@dataclass(slots=True)
-class Visit:
+class Visit(Struct, eq=False):
     """Leave to fetch *entries*, one after the other, from *host* at *address*."""
 
     host: HostState

@@ -139,7 +139,10 @@ class TrieStore:
     def __contains__(self, url: object) -> bool:
         if not isinstance(url, str):
             return False
-        key = url.encode("utf-8", "surrogatepass")
+        return self.has(url.encode("utf-8", "surrogatepass"))
+
+    def has(self, key: bytes) -> bool:
+        """`in` for the bytes of a URL."""
         return self._lookup(key, self._ident(key)) == PRESENT
 
     def __len__(self) -> int:

@@ -82,7 +82,7 @@ class DomainCounts:
         load_suffixes()
         self._kv = store.kv(_FAMILY)
         self._known: dict[str, Domain] = {}
-        self._leased = Counter[str]()  # in memory only
+        self._leased: dict[str, int] = {}  # in memory only
 
     def get(self, host: str) -> Domain:
         return self._for_domain(registered_domain(host))
@@ -105,16 +105,19 @@ class DomainCounts:
             self._kv.delete(domain.encode())
 
     def lease(self, host: str) -> None:
-        self._leased[registered_domain(host)] += 1
+        domain = registered_domain(host)
+        self._leased[domain] = self._leased.get(domain, 0) + 1
 
     def unlease(self, host: str) -> None:
         domain = registered_domain(host)
-        self._leased[domain] -= 1
-        if not self._leased[domain]:
+        left = self._leased[domain] - 1
+        if left:
+            self._leased[domain] = left
+        else:
             del self._leased[domain]
 
     def leased(self, host: str) -> int:
-        return self._leased[registered_domain(host)]
+        return self._leased.get(registered_domain(host), 0)
 
 
 def domain_row(store: Store, host: str) -> tuple[str, Domain]:

@@ -136,7 +136,8 @@ class Residents:
             if of_urls and not entry.key.startswith(LAST):
                 # The rule may not concern this URL.
                 self.workbench.set_exclusion(host, None, -math.inf)
-            self.workbench.offer(host)
+            if len(host.front) == 1:  # else it is offered already, if it may be
+                self.workbench.offer(host)
 
     def hold_back(self, is_foreign: IsForeign | None) -> None:
         """Hold back hosts that are foreign from now on, and no others."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from heapq import merge
 from itertools import islice
 from operator import itemgetter
@@ -606,12 +606,20 @@ def open_seen(
         )
 
 
-@contextmanager
-def condemn_on_damage(store: Store) -> Iterator[None]:
-    """A damaged row of *store* ends the block; after it nothing more is written."""
-    try:
-        yield
-    except JobDamagedError as error:
-        if not isinstance(store, RocksStore):
-            raise
+class DamageGuard:
+    """A damaged row of *store* ends the block without an error; nothing more is written then."""
+
+    __slots__ = ("_store",)
+
+    def __init__(self, store: Store) -> None:
+        self._store = store
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
+        store = self._store
+        if not isinstance(error, JobDamagedError) or not isinstance(store, RocksStore):
+            return False
         store.damage = store.damage or str(error)
+        return True

@@ -114,6 +114,19 @@ def pack_state(
     return packed + url.encode() if url else packed
 
 
+_DONE, _SUCCESS = _STATE_NUMBERS[State.DONE], _EVENT_NUMBERS[Event.SUCCESS]
+_OK = (200).to_bytes(2, "big")
+
+
+def is_plain_success(state: bytes) -> bool:
+    """Whether a packed `UrlState` says that its URL ended 200, and holds no URL."""
+    # Every row of a job is asked, time and again.
+    return (
+        len(state) == _STATE.size and state[0] & 3 == _DONE and state[1] == _SUCCESS
+        and state[3:5] == _OK
+    )  # fmt: skip
+
+
 PENDING = UrlState(State.PENDING).to_bytes()  # the state of a URL that was never tried
 
 

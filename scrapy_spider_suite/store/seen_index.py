@@ -14,12 +14,12 @@ from scrapy_spider_suite.frontier.entries import host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.seen.fingerprints import fingerprint, fingerprints
-from scrapy_spider_suite.seen.segments import MAX_KEY, encode, host_bytes
+from scrapy_spider_suite.seen.segments import MAX_KEY, decode, encode, host_bytes
 from scrapy_spider_suite.seen.sieve import CAPACITY, Sieve
 from scrapy_spider_suite.seen.sorted_set import SetManifest
 from scrapy_spider_suite.seen.trie_store import TrieStore
 from scrapy_spider_suite.store.interface import KV
-from scrapy_spider_suite.store.rows import UrlState
+from scrapy_spider_suite.store.rows import UrlState, is_plain_success
 
 ARCHIVE_FOLDER: Final = "seen"  # beside the database, in the job's ``suite`` folder
 DONE_200: Final = UrlState(State.DONE, Event.SUCCESS, 1, 200).to_bytes()
@@ -38,8 +38,8 @@ class Archive:
 
     def get(self, key: bytes) -> bytes | None:
         """The packed state under a state key, or None: it is not here."""
-        url = _url_of(key)
-        return DONE_200 if url is not None and url in self.urls else None
+        name = _name_of(key)
+        return DONE_200 if name is not None and self.urls.has(name) else None
 
     def takes(self, key: bytes, state: bytes) -> bool:
         """Whether the URL with this key and packed *state* belongs here."""
@@ -47,7 +47,7 @@ class Archive:
 
     def add(self, keys: Iterable[bytes]) -> None:
         """Add the URLs of *keys*, all or none. Raises `StoreWriteError`."""
-        self.urls.add(url for url in map(_url_of, keys) if url is not None)
+        self.urls.add(decode(name) for name in map(_name_of, keys) if name is not None)
 
     def for_host(self, host: str) -> Iterator[bytes]:
         for prefix in _prefixes(host):
@@ -76,22 +76,15 @@ class Archive:
 
 def needs_no_row(key: bytes, state: bytes) -> bool:
     """Whether a URL with this state key and packed *state* needs no row: it ended 200."""
-    if _url_of(key) is None:
-        return False
-    known = UrlState.from_bytes(state)
-    return (known.state, known.event, known.status, known.url) == (
-        State.DONE, Event.SUCCESS, 200, "",
-    )  # fmt: skip
+    return is_plain_success(state) and _name_of(key) is not None
 
 
-def _url_of(key: bytes) -> str | None:
+def _name_of(key: bytes) -> bytes | None:
     """The URL of a state key; None if the key has a fingerprint, or names another pacing host."""
     end = key.index(b"\0", 2)  # the slot may hold a NUL
     name = key[end + 1 :]
     # A fingerprint, which begins with 0xFF, has no host, as data: URLs of a spider have none.
-    if name[:1] == b"\xff" or host_bytes(name) != key[2:end]:
-        return None
-    return name.decode("utf-8", "surrogatepass")
+    return name if name[:1] != b"\xff" and host_bytes(name) == key[2:end] else None
 
 
 def _prefixes(host: str) -> Iterator[str]:

@@ -11,13 +11,13 @@ from __future__ import annotations
 import codecs
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from html import unescape as html_unescape
 from html.entities import html5
 from typing import Final, NamedTuple
 from urllib.parse import quote_from_bytes
 
+from msgspec import Struct
 from w3lib.encoding import (
     html_body_declared_encoding,
     http_content_type_encoding,
@@ -363,8 +363,7 @@ ELEMENTS_PER_LINK: Final = 4
 _URL_ATTRIBUTE: Final = {b"a": b"href", b"area": b"href", b"frame": b"src", b"iframe": b"src"}
 
 
-@dataclass(frozen=True, slots=True)
-class ElementCounts:
+class ElementCounts(Struct, frozen=True):
     """``found``: elements of a page that name a URL; the others: those that added no link."""
 
     found: int = 0
@@ -375,8 +374,7 @@ class ElementCounts:
     nofollow: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class PageLinks:
+class PageLinks(Struct, frozen=True):
     """The links of a page (a, area, frame, iframe, meta refresh) and its own words; normal URLs."""
 
     links: list[str]  # each once, in order, without ``rel=nofollow`` ones
@@ -389,8 +387,7 @@ class PageLinks:
     counts: ElementCounts
 
 
-@dataclass(frozen=True, slots=True)
-class PageContext:
+class PageContext(Struct, frozen=True):
     url: str  # where it was found
     content_type: bytes | str | None = None  # its Content-Type header
     encoding: str | None = None  # overrides the charset of *content_type*
@@ -440,19 +437,26 @@ class MarkupReader:
     def _pass(self) -> str | None:
         """Read the page; return a base that came after links that it is for."""
         links, most = self._links, self._max_links * ELEMENTS_PER_LINK
+        run: list[bytes] = []  # links that are to be added together
         for match in TAGS.finditer(self._page.markup):
             kind = match.lastindex
             if kind == LINK:
                 value, rest = match[1][1:-1], match[2]
                 if rest and b"rel" in rest.lower():
+                    self._add_run(run)
                     self._link_element(value, attributes(rest))
                 else:
-                    self._add(value)
-            elif kind == TAG and (late := self._tag(match[4].lower(), match[5])) is not None:
-                return late
-            if len(links) >= self._max_links or self._found >= most:
-                self._truncated = True
-                break
+                    run.append(value)
+            elif kind == TAG:
+                self._add_run(run)
+                if (late := self._tag(match[4].lower(), match[5])) is not None:
+                    return late
+            if len(links) + len(run) >= self._max_links or self._found + len(run) >= most:
+                self._add_run(run)
+                if len(links) >= self._max_links or self._found >= most:
+                    self._truncated = True
+                    return None
+        self._add_run(run)
         return None
 
     def _result(self) -> PageLinks:
@@ -489,10 +493,35 @@ class MarkupReader:
         else:
             self._add(value)
 
+    def _add_run(self, run: list[bytes]) -> None:
+        """`_add` each link of *run*, and empty it."""
+        if not run:
+            return
+        text, longest = b"".join(run), max(map(len, run))
+        if not text.isascii() or b"&" in text or self._page.has_nul or longest > self._max_raw:
+            for value in run:
+                self._add(value)
+            run.clear()
+            return
+        # Nothing is to be decoded: the links of nearly all pages.
+        self._found += len(run)
+        if b"#" in text:
+            run[:] = [value.partition(b"#")[0] for value in run]
+        # Most links of most pages repeat another, or differ from it in their fragment only.
+        new = [value.decode("ascii") for value in dict.fromkeys(run) if value not in self._seen]
+        self._seen.update(run)
+        run.clear()
+        for url in self._resolver.resolve_all(new):
+            if not isinstance(url, str):
+                self._unusable[url] += 1
+            elif len(url) > self._max_length:
+                self._too_long += 1
+            else:
+                self._links[url] = None
+
     def _add(self, value: bytes) -> str | None:
         if b"#" in value and b"&" not in value:
             value = value[: value.index(b"#")]
-        # Most links of most pages repeat another, or differ from it in their fragment only.
         if value in self._seen:
             self._found += 1
             return None
@@ -502,7 +531,6 @@ class MarkupReader:
             return None
         self._seen.add(value)
         if value.isascii() and b"&" not in value and not self._page.has_nul:
-            # Nothing is to be decoded: most links of nearly all pages.
             url = self._resolver.resolve(value.decode("ascii"))
             if isinstance(url, str) and len(url) <= self._max_length:
                 self._found += 1
@@ -610,6 +638,14 @@ class _EdgeReader(MarkupReader):
         super()._link_element(value, found)
         if self._rel_nofollow > before:
             self._note(value, nofollow=True)
+
+    def _add_run(self, run: list[bytes]) -> None:
+        if self.edges is None:
+            super()._add_run(run)
+            return
+        for value in run:
+            self._add(value)
+        run.clear()
 
     def _add(self, value: bytes) -> str | None:
         if self.edges is None and self._kind == "a":

@@ -36,17 +36,16 @@ _QUERY: Final = r"(?:\?[A-Za-z0-9._~!$&()*+,;=:@/?-]+)?"
 # (a scheme), no upper-case or punycode host (the last label is letters, or the host is an IPv4
 # address in its usual form), and, checked apart, no segment that begins with a dot. One regular
 # expression costs 0.4 µs, ada 1.8 µs.
-_EASY: Final = re.compile(
-    rf"""(?:
+_EASY_FORMS: Final = rf"""(?:
       (?P<absolute>https?://(?:(?![a-z0-9.-]*xn--)(?:[a-z0-9-]{{1,63}}\.)+[a-z]{{1,63}}
           |{_OCTET}(?:\.{_OCTET}){{3}})(?=[/:\#]|$)
         (?::(?!(?:80|443)/)(?:[1-9][0-9]{{1,3}}|[1-5][0-9]{{4}})(?=/))?
         (?:/[A-Za-z0-9._~!$&()*+,;=:@/-]*{_QUERY})?)
     | (?P<rooted>/(?!/)[A-Za-z0-9._~!$&()*+,;=:@/-]*{_QUERY})
     | (?P<relative>[A-Za-z0-9_-]{_PATH}*{_QUERY})
-    )?(?:\#.*)?""",
-    re.VERBOSE | re.DOTALL,
-)
+    )?(?:\#.*)?"""
+_EASY: Final = re.compile(_EASY_FORMS, re.VERBOSE | re.DOTALL)
+_EASY_LINES: Final = re.compile(rf"^{_EASY_FORMS}$|^(.+)$", re.VERBOSE | re.MULTILINE)
 _ABSOLUTE, _ROOTED, _RELATIVE = 1, 2, 3
 
 _SCHEME: Final = re.compile(r"[\x00-\x20]*([A-Za-z][A-Za-z0-9+.-]*):")
@@ -121,6 +120,25 @@ class LinkResolver:
         if kind == _RELATIVE:
             return self._folder + easy[_RELATIVE]
         return self.base
+
+    def resolve_all(self, hrefs: list[str]) -> list[str | Unusable]:
+        """`resolve` each of *hrefs*: links of a page, for a third of the time."""
+        text = "\n".join(hrefs)
+        if self.base is None or "/." in text:
+            return [self.resolve(href) for href in hrefs]
+        origin, folder, found = self._origin, self._folder, list[str | Unusable]()
+        for absolute, rooted, relative, other in _EASY_LINES.findall(text):
+            if rooted:
+                found.append(origin + rooted)
+            elif absolute:
+                found.append(_checked(absolute))
+            elif relative:
+                found.append(folder + relative)
+            else:
+                found.append(self.resolve(other) if other else self.base)
+        if len(found) != len(hrefs):  # there is a line break in one of them
+            return [self.resolve(href) for href in hrefs]
+        return found
 
     def _climb(self, href: str) -> str | Unusable:
         rest = href

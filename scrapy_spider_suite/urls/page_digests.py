@@ -132,7 +132,8 @@ def _after(script: bytes) -> bytes:
 
 
 def _shown(body: bytes) -> Iterator[bytes]:
-    yield from _SOURCE.findall(body)
+    if b"src" in body:
+        yield from _SOURCE.findall(body)
     if b"poster" in body:
         yield from _POSTER.findall(body)
     if b"<object" in body:

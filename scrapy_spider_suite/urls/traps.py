@@ -271,11 +271,12 @@ class QuickTest:
             return False
         return not (self._dates and ("/2" in url or "=2" in url) and self._ahead(url))
 
-    def passes_all(self, urls: Collection[str]) -> bool:
-        text = " ".join(urls)
-        if len(text) > self._longest and max(map(len, urls)) > self._longest:
+    def passes_all(self, text: str) -> bool:
+        """`passes` for each of the URLs in *text*, which are separated by spaces."""
+        if len(text) > self._longest and max(map(len, text.split(" "))) > self._longest:
             return False
-        if text.count("/") > self._slashes and max(map(_slashes_of, urls)) > self._slashes:
+        slashes = self._slashes
+        if text.count("/") > slashes and max(map(_slashes_of, text.split(" "))) > slashes:
             return False
         return not (self._dates and ("/2" in text or "=2" in text) and self._ahead(text))
 

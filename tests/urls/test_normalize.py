@@ -174,6 +174,14 @@ def test_shortcuts_change_nothing(href: str, base: str) -> None:
 
 
 @settings(deadline=None)
+@given(BASES | URLISH, st.lists(URLISH, max_size=5))
+def test_links_of_a_page_together_are_as_one_by_one(base: str, hrefs: list[str]) -> None:
+    """Also with line breaks in them."""
+    resolver = LinkResolver(base)
+    assert resolver.resolve_all(hrefs) == [resolver.resolve(href) for href in hrefs]
+
+
+@settings(deadline=None)
 @given(URLISH, BASES)
 def test_parts(href: str, base: str) -> None:
     """The parts of a normal URL are found without parsing it, and make it up again."""

@@ -322,11 +322,11 @@ class Fetch(Struct, eq=False):
 
     def verdict(self) -> Event:
         """How the fetch ended: an interruption goes before faults of callbacks and pipelines."""
-        for event in (Event.INTERRUPTED, Event.DISK_FULL):
-            if event in self.faults:
-                return event
-        if self.event is Event.SUCCESS:
-            for event in _OF_PAGES:
+        if self.faults:
+            for event in (Event.INTERRUPTED, Event.DISK_FULL):
+                if event in self.faults:
+                    return event
+            for event in _OF_PAGES if self.event is Event.SUCCESS else ():
                 if event in self.faults:
                     return event
         if self.event is Event.CLIENT_ERROR and self.entry.flags & _SPECULATIVE:

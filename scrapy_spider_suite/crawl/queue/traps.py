@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from urllib.parse import unquote
@@ -281,6 +282,7 @@ _SAMPLED = (Trap.QUERY, Trap.SESSIONS)  # traps that a few URLs pass, so that a 
 _CALM = 64  # pages of a host after which only some are compared
 _ONE_IN = 4  # pages of such a host of which one is compared with the others
 _LEAST_LINKS = 2  # links to more queries of its path that a page of an endless search has
+_AUTHORITY = re.compile(r"://[^/ ]+")  # that of a URL in a query, too: it does no harm
 ASKED_FOR = Flag.USER | Flag.START | Flag.DONT_FILTER
 
 
@@ -320,15 +322,18 @@ class Traps:
         if limits is not self._limits or year != self._year:
             self._limits, self._year = limits, year
             self._quick = url_traps.QuickTest(limits, year)
-        suspects = self._suspects(urls)
-        if not suspects and self._quick.passes_all(urls):
+        text = " ".join(urls)
+        suspects = self._closed_hosts(text)
+        unordered = limits.permuted and "&" in text
+        if not (suspects or unordered) and self._quick.passes_all(text):
             return urls
         kept, is_harmless = [], self._quick.passes
         for url in urls:
-            if url not in suspects and is_harmless(url):
+            host = host_of(url)
+            doubtful = host in suspects or (unordered and "&" in url)
+            if not doubtful and is_harmless(url):
                 kept.append(url)
                 continue
-            host = host_of(url)
             refusal = self.refuses(url, host, year)
             if refusal is None:
                 kept.append(url)
@@ -336,18 +341,16 @@ class Traps:
                 self.met[refusal.trap] += 1
         return kept
 
-    def _suspects(self, urls: list[str]) -> set[str]:
-        orders, domains = self._policy.traps.permuted, self._duplicate_domains.domains
+    def _closed_hosts(self, text: str) -> set[str]:
+        """Of the hosts of URLs in *text*, those where something is closed."""
+        domains = self._duplicate_domains.domains
         found: set[str] = set()
-        origin, suspect = " ", False
-        for url in urls:
-            if not url.startswith(origin):  # most links of a page lead to its own host
-                host, origin = host_of(url), url[: url.index("/", 8) + 1]
-                stats = self.stats.get(host)
-                suspect = stats is not None and bool(stats.closed)
-                suspect = suspect or (bool(domains) and registered_domain(host) in domains)
-            if suspect or (orders and "&" in url):
-                found.add(url)
+        for authority in set(_AUTHORITY.findall(text)):  # most links of a page lead to its own host
+            host = host_of(authority)
+            stats = self.stats.get(host)
+            closed = stats is not None and stats.closed
+            if closed or (domains and registered_domain(host) in domains):
+                found.add(host)
         return found
 
     def refuses(self, url: str, host: str, year: int) -> TrapRefusal | None:

@@ -22,7 +22,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
 from scrapy_spider_suite.signals import item_not_exported
-from scrapy_spider_suite.store.rocks_store import condemn_on_damage
+from scrapy_spider_suite.store.rocks_store import DamageGuard
 
 if TYPE_CHECKING:
     from scrapy import Request
@@ -88,7 +88,7 @@ class FrontierLog:
     def written(self, fetches: Iterable[Fetch]) -> None:
         """The output of each of *fetches* is durable, or its faults say that it will not be."""
         crawl = self.crawl
-        with condemn_on_damage(crawl.store):
+        with DamageGuard(crawl.store):
             for fetch in fetches:
                 crawl.frontier.commit.unhold(fetch, crawl.now())
         self._engine.flush_soon()
@@ -181,7 +181,7 @@ class PageFaults:
         def resolved(future: asyncio.Future[Any]) -> None:
             if future.cancelled() or future.exception() is not None:
                 fetch.faults.add(Event.INTERRUPTED)
-            with condemn_on_damage(crawl.store):
+            with DamageGuard(crawl.store):
                 crawl.frontier.commit.unhold(fetch, crawl.now())
             then()
             crawl.wake()

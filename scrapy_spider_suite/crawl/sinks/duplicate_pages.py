@@ -22,7 +22,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.packs import RefersTo
 from scrapy_spider_suite.packs.warc import IDENTICAL
 from scrapy_spider_suite.store.revisit_plans import PackedBody
-from scrapy_spider_suite.store.rocks_store import condemn_on_damage
+from scrapy_spider_suite.store.rocks_store import DamageGuard
 from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.page_digests import structural_digest, warc_digest
 
@@ -65,7 +65,7 @@ class DuplicatePages:
             return False
         if not 200 <= answer.status < 300 or not answer.body:
             return False
-        with condemn_on_damage(self._crawl.store):
+        with DamageGuard(self._crawl.store):
             return self._compare_body(fetch, answer)
         return False
 
