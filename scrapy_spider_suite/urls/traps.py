@@ -263,7 +263,7 @@ class QuickTest:
         self._slashes = least + _SCHEME_AND_HOST - 1
         self._dates = bool(limits.calendar)
         self._ahead = re.compile(
-            rf"[/=](?:{decade[:2]}[{decade[2]}-9]|2[1-9])[0-9](?![0-9])"
+            rf"[/=](?:{decade[:2]}[{decade[2]}-9]|2[1-9][0-9])[0-9](?![0-9])"
         ).search
 
     def passes(self, url: str) -> bool:
