@@ -408,6 +408,7 @@ class CrawlFilters:
 
     def _use(self, filters: FilterSet) -> None:
         self._set = filters
+        self.in_force = bool(filters.by_stage)
         schedule = filters.by_stage.get(Stage.SCHEDULE)
         self.opens_scope = self._scoped and schedule is not None and schedule.needs(Fact.BEYOND)
 

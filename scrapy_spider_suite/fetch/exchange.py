@@ -255,7 +255,7 @@ class Exchange:
         ):
             reader.cut_body(truncate)
             self.finish(TRUNCATED)
-        else:
+        elif reader.length is None:  # else the head was checked
             self._check_size(reader.size, "Received")
 
     def _is_wanted(self) -> bool:

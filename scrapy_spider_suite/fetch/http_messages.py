@@ -55,6 +55,8 @@ def head_end(data: bytes | bytearray, start: int = 0) -> int:
 
 def content_length(values: list[bytes]) -> int:
     """Return the length that *values* agree on (RFC 9110 §8.6)."""
+    if len(values) == 1 and len(values[0]) <= 18 and values[0].isdigit():
+        return int(values[0])
     numbers = {part.strip() for part in b",".join(values).split(b",")}
     if len(numbers) > 1:
         numbers = {number.lstrip(b"0") or b"0" for number in numbers}
@@ -236,7 +238,8 @@ class ResponseReader:
             if not self._buffer:  # empty lines before a response are skipped (RFC 9112 §2.2)
                 before = len(unread)
                 unread = unread.lstrip(b"\r\n")
-                self._skip(before - len(unread))
+                if len(unread) < before:
+                    self._skip(before - len(unread))
             end = head_end(unread, self._searched)
             if end < 0:
                 self._skip(0, unread=len(unread))

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from enum import StrEnum
+from functools import lru_cache
 
 from msgspec import Struct
 
@@ -166,6 +167,7 @@ class Event(StrEnum):
     )
 
 
+@lru_cache(1_000)
 def event_of_status(status: int) -> Event:
     """The event of an HTTP status; 304 (a conditional request) counts as success."""
     if status < 300 or status == 304:

@@ -208,11 +208,11 @@ class Workbench:
     # Hand out and take back
 
     def offer(self, host: HostState) -> None:
-        """Put *host* on the heaps if it could be visited; call after any change of it."""
+        """Put *host* and its address on the heaps if they may be; call after any change of it."""
         address = host.address
-        if address is None or not host.front or not host.free():
+        if address is None:
             return
-        if host.recorded is None and host.ready_at() < FOREVER:
+        if host.recorded is None and host.front and host.free() and host.ready_at() < FOREVER:
             heappush(address.heap, self._record_host(host))
         self.offer_address(address)
 
@@ -256,17 +256,18 @@ class Workbench:
         if address.concurrency != 1:
             address.start_clock(now)
         self.offer(host)
-        self.offer_address(address)
         started = (host.next_fetch, address.next_fetch)
         return Visit(host, address, entries, host.intrusions, address.intrusions, clocks, started)
 
     def release(self, visit: Visit) -> None:
         """Take a visit back. The clocks were set when its transfers ended."""
-        visit.host.out -= 1
-        visit.address.out -= 1
+        host, address = visit.host, visit.address
+        host.out -= 1
+        address.out -= 1
         self.out -= 1
-        self.offer(visit.host)
-        self.offer_address(visit.address)
+        self.offer(host)
+        if host.address is not address:
+            self.offer_address(address)
 
     def refund(self, visit: Visit) -> None:
         """Undo the clocks that *visit* started without touching the wire; later settings stay."""

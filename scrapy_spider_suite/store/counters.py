@@ -176,15 +176,20 @@ class FetchTotals:
     changed: bool = False
 
     def count(self, status: str, media_type: str, kind: str, size: int, ms: int) -> None:
-        for table, key in (
-            (self.statuses, status), (self.types, self._row_of(media_type)), (self.kinds, kind),
-        ):  # fmt: skip
-            _count(table, key, 1, size, ms)
+        statuses, types, kinds = self.statuses, self.types, self.kinds
+        for row in (
+            statuses.get(status) or _new_row(statuses, status),
+            types.get(media_type) or _new_row(types, self._row_of(media_type)),
+            kinds.get(kind) or _new_row(kinds, kind),
+        ):
+            row[0] += 1
+            row[1] += size
+            row[2] += ms
         self.changed = True
 
     def _row_of(self, media_type: str) -> str:
         known = self.types
-        if media_type in known or media_type in USUAL or len(known) < UNUSUAL_MAX:
+        if media_type in USUAL or len(known) < UNUSUAL_MAX:
             return media_type
         return media_type if sum(name not in USUAL for name in known) < UNUSUAL_MAX else OTHER
 
@@ -193,7 +198,8 @@ class FetchTotals:
             (self.statuses, other.statuses), (self.types, other.types), (self.kinds, other.kinds),
         ):  # fmt: skip
             for key, row in theirs.items():
-                _count(ours, key, *row)
+                mine = ours.get(key) or _new_row(ours, key)
+                mine[:] = [old + new for old, new in zip(mine, row, strict=True)]
         self.changed |= other.changed
 
     def total(self) -> tuple[int, int, int]:
@@ -211,12 +217,7 @@ class FetchTotals:
         return _load(cls, store, "tallies")
 
 
-def _count(table: Table, key: str, fetches: int, size: int, ms: int) -> None:
-    row = table.get(key)
-    if row is None:
-        if len(table) >= KEYS_MAX:
-            key = OTHER
-        row = table.setdefault(key, [0, 0, 0])
-    row[0] += fetches
-    row[1] += size
-    row[2] += ms
+def _new_row(table: Table, key: str) -> list[int]:
+    if key not in table and len(table) >= KEYS_MAX:
+        key = OTHER
+    return table.setdefault(key, [0, 0, 0])

@@ -125,15 +125,12 @@ class PendingWrites:
         self._families: defaultdict[str, defaultdict[bytes, _Changes]] = defaultdict(
             lambda: defaultdict(dict)
         )
-        self._size = 0
-
-    def __len__(self) -> int:
+        self.size = 0
         """Waiting changes; a KiB counts as much as a key."""
-        return self._size
 
     def set(self, family: str, key: bytes, value: bytes | None, group: bytes = b"") -> None:
         self._families[family][group][key] = value
-        self._size += 1 + (len(key) + len(value or b"") >> 10)
+        self.size += 1 + (len(key) + len(value or b"") >> 10)
 
     def changes(self, family: str, group: bytes = b"") -> Mapping[bytes, bytes | None]:
         return self._families[family].get(group, _NO_CHANGES)
@@ -160,7 +157,7 @@ class PendingWrites:
 
     def clear(self) -> None:
         self._families.clear()
-        self._size = 0
+        self.size = 0
 
 
 def _newest(mine: list[tuple[bytes, bytes | None]], disk: Iterator[Row]) -> Iterator[Row]:
@@ -239,11 +236,11 @@ class Database:
     @property
     def backlog(self) -> int:
         """How many changes wait for `flush`; a value of some KiB counts as several."""
-        return len(self.pending_writes)
+        return self.pending_writes.size
 
     def flush(self) -> None:
         """Write all changes in one batch. Raises `StoreWriteError`; the changes wait on."""
-        if not self.pending_writes:
+        if not self.pending_writes.size:
             return
         if self.damage:
             raise StoreWriteError(f"{self.damage}: nothing more is written")
@@ -414,7 +411,7 @@ class RocksStore(Database):
 
     @property
     def backlog(self) -> int:
-        return len(self._records) + super().backlog
+        return len(self._records) + self.pending_writes.size
 
     def flush(self) -> None:
         """See `Database.flush`. Records are packed here, each once."""

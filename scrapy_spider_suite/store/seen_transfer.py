@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import struct
 from collections.abc import Callable, Generator, Iterable, Iterator
+from functools import lru_cache
 from itertools import islice
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -321,13 +322,18 @@ class SieveQueue:
             yield gone
 
 
+@lru_cache(16_384)  # every link asks, and most links lead to few hosts
+def _prefix_of(origin: str) -> bytes:
+    return host_key(host_of(origin))
+
+
 def keys_of(urls: Iterable[str]) -> list[bytes]:
     """The state keys of links with these normal URLs."""
     keys, prefix, origin = [], b"", " "
     for url in urls:
         if not url.startswith(origin):  # most links of a page lead to its own host
             origin = url[: url.index("/", 8) + 1]
-            prefix = host_key(host_of(origin))
+            prefix = _prefix_of(origin)
         keys.append(prefix + url.encode())
     return keys
 
@@ -348,8 +354,9 @@ def rows_in(store: RocksStore) -> Iterator[tuple[int, LinkOrigin | None, list[by
 
 
 def entry_of(key: bytes, way: LinkOrigin) -> Entry:
+    end = key.index(b"\0", 2)  # the slot may hold a NUL
     return Entry(
-        host_of_state_key(key), url_of(key), depth=way.depth, referrer=way.referrer,
+        key[2:end].decode(), key[end + 1 :].decode(), depth=way.depth, referrer=way.referrer,
         priority=way.priority, hops_outside=way.hops_outside, referrer_policy=way.referrer_policy,
     )  # fmt: skip
 

@@ -189,7 +189,7 @@ class UrlStates:
             self._store.put_state(entry.identity, PENDING)
             if entry.flags & _START and self._store.durable:
                 note_seed(self._store, entry)
-        self._count(entry, record, 1)
+        self._count_pending(entry, record)
         self._give_key(entry, record.head)
 
     def add_link(
@@ -271,7 +271,7 @@ class UrlStates:
     ) -> None:
         """Write another agent's pending *entry* with its packed *state*, behind what is there."""
         self._store.put_state(entry.identity, state)
-        self._count(entry, record, 1)
+        self._count_pending(entry, record)
         self._give_key(entry, record.head, tried=entry.attempts > 0, last=last)
 
     def import_state(self, key: bytes, host: str, record: HostRecord, state: UrlState) -> None:
@@ -280,9 +280,12 @@ class UrlStates:
             self._count_end(host, record, state.state, state.event)
 
     def remove(self, entry: Entry, record: HostRecord) -> None:
-        self._count(entry, record, -1)
-        if not entry.volatile:
-            self._store.delete_row(entry.host, entry.key)
+        if entry.volatile:
+            self.volatile -= 1
+            return
+        record.pending -= 1
+        self.counters.pending -= 1
+        self._store.delete_row(entry.host, entry.key)
 
     def move(self, entry: Entry, record: HostRecord, *, last: bool = False) -> None:
         """Give a pending *entry* the place of its priority of now, or the *last* one."""
@@ -315,12 +318,12 @@ class UrlStates:
             self.counters.failed += 1
         self.counters.events[event] = self.counters.events.get(event, 0) + 1
 
-    def _count(self, entry: Entry, record: HostRecord, change: int) -> None:
+    def _count_pending(self, entry: Entry, record: HostRecord) -> None:
         if entry.volatile:
-            self.volatile += change
+            self.volatile += 1
         else:
-            record.pending += change
-            self.counters.pending += change
+            record.pending += 1
+            self.counters.pending += 1
 
 
 def _state_of(entry: Entry, state: State, event: Event, status: int, wall: float) -> bytes:

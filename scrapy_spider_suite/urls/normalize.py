@@ -131,7 +131,8 @@ class LinkResolver:
             if rooted:
                 found.append(origin + rooted)
             elif absolute:
-                found.append(_checked(absolute))
+                whole = len(absolute) <= _MAX_HOST and absolute.find("/", 8) > 0
+                found.append(absolute if whole else _checked(absolute))
             elif relative:
                 found.append(folder + relative)
             else:

@@ -39,29 +39,29 @@ def test_groups_are_walked_over_apart() -> None:
     assert list(unwritten.overlay(iter([]), "queue", b"", b"a")) == [(b"a1", b"1")]
     assert list(unwritten.overlay_all(iter([]), "queue")) == [(b"a1", b"1"), (b"b1", b"2")]
     assert list(unwritten) == [("queue", {b"a1": b"1"}), ("queue", {b"b1": b"2"})]
-    assert len(unwritten) == 2
+    assert unwritten.size == 2
 
 
 def test_long_values_count_as_several() -> None:
     """What waits is bounded by number, and must be in bytes as well."""
     unwritten = PendingWrites()
     unwritten.set("queue", b"key", bytes(100))
-    assert len(unwritten) == 1
+    assert unwritten.size == 1
     unwritten.set("queue", bytes(5_000), bytes(95_240))
-    assert len(unwritten) == 1 + 98
+    assert unwritten.size == 1 + 98
     unwritten.set("queue", b"gone", None)
     unwritten.clear()
-    assert len(unwritten) == 0
+    assert unwritten.size == 0
 
 
 def test_nothing_waits_after_a_write() -> None:
     """And it costs nothing to look."""
     unwritten = PendingWrites()
-    assert not unwritten
+    assert not unwritten.size
     unwritten.set("family", b"key", None)
     assert unwritten.changes("family") == {b"key": None}
     assert unwritten.changes("other") == {}
     unwritten.clear()
-    assert not unwritten
+    assert not unwritten.size
     assert list(unwritten) == []
     assert unwritten.changes("family") == {}

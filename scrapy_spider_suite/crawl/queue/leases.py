@@ -153,12 +153,11 @@ class BudgetCheck:
 
     def shorten(self, visit: Visit, leased: int) -> None:
         """Return the end of a burst that exceeds a budget, while *leased* URLs are out."""
-        if len(visit.entries) > 1:
-            left = min(self._left_of_domain(visit.host), self.left_of_job(leased))
-            if left < len(visit.entries):
-                for entry in visit.entries[int(left) :]:
-                    heappush(visit.host.front, (entry.key, entry))
-                del visit.entries[int(left) :]
+        left = min(self._left_of_domain(visit.host), self.left_of_job(leased))
+        if left < len(visit.entries):
+            for entry in visit.entries[int(left) :]:
+                heappush(visit.host.front, (entry.key, entry))
+            del visit.entries[int(left) :]
 
 
 _MOST: Final = 10_000  # entries in memory that are held back
@@ -472,7 +471,8 @@ class Leases:
 
     def _lease_all(self, visit: Visit) -> list[Fetch]:
         host, residents = visit.host, self._frontier.residents
-        self._budget.shorten(visit, self.out)
+        if len(visit.entries) > 1:
+            self._budget.shorten(visit, self.out)
         fetches = [self._lease(entry, visit) for entry in visit.entries]
         host.held = residents.window is not None
         if host.more and not host.front and host.free():

@@ -94,6 +94,16 @@ class TrapStats:
         self._unknown.add(host)
         return None
 
+    def closed_among(self, hosts: set[str]) -> set[str]:
+        """Those of *hosts* where something is closed."""
+        known, unknown, found = self._known, self._unknown, set[str]()
+        for host in hosts:
+            if host not in unknown:
+                stats = known.get(host) or self.get(host)
+                if stats is not None and stats.closed:
+                    found.add(host)
+        return found
+
     def learn(self, host: str) -> HostTrapStats:
         stats = self.get(host)
         # One of which nothing is left is false, and is the one that is remembered all the same.
@@ -343,14 +353,11 @@ class Traps:
 
     def _closed_hosts(self, text: str) -> set[str]:
         """Of the hosts of URLs in *text*, those where something is closed."""
-        domains = self._duplicate_domains.domains
-        found: set[str] = set()
-        for authority in set(_AUTHORITY.findall(text)):  # most links of a page lead to its own host
-            host = host_of(authority)
-            stats = self.stats.get(host)
-            closed = stats is not None and stats.closed
-            if closed or (domains and registered_domain(host) in domains):
-                found.add(host)
+        authorities = set(_AUTHORITY.findall(text))  # most links of a page lead to its own host
+        hosts = {host_of(each) if ":" in each[1:] else each[3:] for each in authorities}
+        found = self.stats.closed_among(hosts)
+        if domains := self._duplicate_domains.domains:
+            found |= {host for host in hosts if registered_domain(host) in domains}
         return found
 
     def refuses(self, url: str, host: str, year: int) -> TrapRefusal | None:
