@@ -206,7 +206,8 @@ class Findings:
     def figures(self) -> Iterator[str]:
         """How long each command took, what came of some, and when the loop was blocked."""
         for said in self.drill.desk.said:
-            line = f"{' '.join(said.arguments[:2])[:60]:60} {said.ended - said.began:6.2f} s"
+            words = " ".join(each.rpartition("/")[2] for each in said.arguments[:2])
+            line = f"{words[:60]:60} {said.ended - said.began:6.2f} s"
             if _acts(said):
                 row = self._done(said)
                 line += f", {row['done'] - row['when']:6.3f} s from asking to done"
@@ -218,8 +219,9 @@ class Findings:
         yield f"{len(self.drill.evidence)} lines of evidence; {receipt['said']}"
         for job, name in ((self.drill.job, "first"), (self.drill.copy, "second")):
             stalls = self.drill.stalls(job)
-            yield f"{name} crawl: the loop was blocked for more than 50 ms {len(stalls)} times"
-            for when, seconds in stalls:
+            blocked = f"the loop was blocked for more than 50 ms {len(stalls)} times"
+            yield f"{name} crawl: {blocked}{', longest' if stalls else ''}"
+            for when, seconds in sorted(stalls, key=lambda stall: -stall[1])[:5]:
                 yield f"    {seconds * 1000:.0f} ms, {self._meanwhile(when)}"
         yield f"{len(self.first)} requests to the first crawl, {len(self.second)} to the second"
 
