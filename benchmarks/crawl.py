@@ -45,7 +45,7 @@ def load_of(links: int, small: bool) -> Load:
     """The web with so many links a page, and how much of it is crawled."""
     web = replace(WEB, degree=links, page_size=SIZES.get(links, 1_000 + 125 * links))
     if small:
-        return Load(replace(web, hosts=40, addresses=8, pages=20), 100, 30, 20, timeout=120.0)
+        return Load(replace(web, hosts=20, addresses=8, pages=10), 60, 20, 20, timeout=120.0)
     return Load(web, 20_000, 2_000)
 
 

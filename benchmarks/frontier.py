@@ -145,8 +145,9 @@ def pending(
 ) -> Row:
     """Schedule 5,000,000 URLs, as pages bring them, and begin to fetch them."""
     urls, hosts, pops = 5_000_000 // scale, hosts // scale, 100_000 // scale
-    if scale > 1 and memory == MEMORY:
-        memory = SMALL_MEMORY
+    if scale > 1:
+        urls //= 2  # as many as meet most of the hosts
+        memory = SMALL_MEMORY if memory == MEMORY else memory
     store = RocksStore(folder / "store", memory=min(memory, MEMORY))
     frontier = open_frontier(store, delay=4.0, memory=memory, phases=phases)
     random = Random(1)

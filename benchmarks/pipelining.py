@@ -13,23 +13,22 @@ import argparse
 import asyncio
 import contextlib
 import json
-import multiprocessing
-import os
 import re
-import subprocess
-import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from multiprocessing.connection import Connection
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from queue import SimpleQueue
 from statistics import median
+from threading import Thread
 from typing import Any, Final, NamedTuple
 
+from support import forks
 from support.crawls import loopback_settings
 from support.dns_server import NameServer
+from support.projects import environment
 
-from benchmarks.report import ROOT, Report
+from benchmarks.report import Report
 
 CONNECTIONS: Final = (50, 300)
 PAGES: Final = 20
@@ -39,6 +38,7 @@ PAGE_SIZE: Final = 10_000
 ROUND_TRIP: Final = 0.1
 """Seconds."""
 DOMAIN: Final = "test"
+_SCRIPT: Final = "from benchmarks.pipelining import crawl; crawl()"
 VISITS: Final = {
     "one page a visit": "requests_per_visit=1",
     "20 pages a visit": "requests_per_visit=20",
@@ -93,33 +93,29 @@ class PageServer(asyncio.Protocol):
             self._transport.close()
 
 
-def serve(round_trip: float, ready: Connection) -> None:
-    """Serve for ever; send the port through *ready*."""
+@contextlib.contextmanager
+def serving(round_trip: float) -> Iterator[int]:
+    """Serve from a thread, while this process waits for crawls; give the port."""
+    ready: SimpleQueue[tuple[int, Callable[[], object]]] = SimpleQueue()
 
-    async def run() -> None:
-        loop = asyncio.get_running_loop()
+    async def serve() -> None:
+        loop, over = asyncio.get_running_loop(), asyncio.Event()
         server = await loop.create_server(
             lambda: PageServer(round_trip), "127.0.0.1", 0, backlog=1024
         )
-        ready.send(server.sockets[0].getsockname()[1])
-        await server.serve_forever()
+        port = server.sockets[0].getsockname()[1]
+        ready.put((port, lambda: loop.call_soon_threadsafe(over.set)))
+        await over.wait()
+        server.close()
 
-    asyncio.run(run())
-
-
-@contextlib.contextmanager
-def serving(round_trip: float) -> Iterator[int]:
-    """Serve from a process of its own; give the port."""
-    here, there = multiprocessing.Pipe()
-    process = multiprocessing.get_context("spawn").Process(
-        target=serve, args=(round_trip, there), daemon=True
-    )
-    process.start()
+    thread = Thread(target=asyncio.run, args=(serve(),))
+    thread.start()
+    port, end = ready.get()
     try:
-        yield here.recv()
+        yield port
     finally:
-        process.kill()
-        process.join()
+        end()
+        thread.join()
 
 
 def compare(
@@ -151,20 +147,19 @@ def compare(
 
 def measure(settings: dict[str, Any], seeds: list[str]) -> Figures:
     """Crawl in a process of its own."""
-    path = os.pathsep.join([str(ROOT), str(ROOT / "tests")])
-    done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.pipelining"], input=json.dumps([settings, seeds]),
-        stdout=subprocess.PIPE, text=True, check=True, env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+    with tempfile.TemporaryDirectory() as name:
+        (Path(name) / "job").write_text(json.dumps([settings, seeds]))
+        done = forks.run(_SCRIPT, folder=Path(name), environment=environment(), timeout=3_600.0)
+    assert done.returncode == 0, done.stderr[-3000:]
     return Figures(*json.loads(done.stdout.splitlines()[-1]))
 
 
 def crawl() -> None:
-    """Crawl as the JSON on the standard input says; print the `Figures`."""
+    """Crawl as the JSON in the file ``job`` says; print the `Figures`."""
     from scrapy.crawler import AsyncCrawlerProcess
     from support.spiders import Bulk
 
-    settings, seeds = json.load(sys.stdin)
+    settings, seeds = json.loads(Path("job").read_text())
     process = AsyncCrawlerProcess(settings)
     crawler = process.create_crawler(Bulk)
     process.crawl(crawler, seeds=",".join(seeds))
@@ -203,7 +198,3 @@ def run(options: argparse.Namespace, report: Report) -> None:
         if figures.pages != hosts * PAGES:
             report.wrong.append(f"{name}: {figures.pages} pages")
     report.show(table)
-
-
-if __name__ == "__main__":
-    crawl()

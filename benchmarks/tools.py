@@ -181,7 +181,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
     tools = Tools(options.indexer)
     with tempfile.TemporaryDirectory() as name:
         if options.small:
-            sites = {"made-up.test": made_up_site(Path(name), 60)}
+            sites = {"made-up.test": made_up_site(Path(name), 20)}
             seeds = {"made-up.test": "index.html"}
         else:
             sites = unpack_sites(Path(name))

@@ -232,19 +232,19 @@ def check(response: TextResponse, **arguments: Any) -> list[Link]:
     return found
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=120)
 @given(SOUP)
 def test_any_markup(body: str) -> None:
     check(page(body), deny_extensions=[], unique=False)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=120)
 @given(LINKS)
 def test_texts(body: str) -> None:
     check(page(body), unique=False)
 
 
-@settings(deadline=None, max_examples=250)
+@settings(deadline=None, max_examples=120)
 @given(st.lists(REFERENCES, max_size=5), URLS, st.sampled_from(["", "<base href='/b/'>"]))
 def test_urls(references: list[str], url: str, base: str) -> None:
     body = base + "".join(f'<a href="{reference}">t</a>' for reference in references)
@@ -252,7 +252,7 @@ def test_urls(references: list[str], url: str, base: str) -> None:
     check(page(body, url, "cp1251"), unique=False, strip=False)
 
 
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=90)
 @given(st.one_of(SOUP, LINKS), st.sampled_from(ARGUMENTS))
 def test_arguments_on_any_markup(body: str, arguments: dict[str, Any]) -> None:
     check(page(body), **arguments)

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from scrapy.settings import Settings
-from support.projects import Project, environment
+from support.projects import Project, environment, scrapy
 from support.running_crawl import until
 
 from scrapy_spider_suite.runtime.refusal import ExitCode
@@ -130,13 +130,10 @@ def test_the_image_starts_says_that_it_lives_and_stops(tmp_path: Path) -> None:
     (project.folder / "project" / "news.py").write_text(
         "import scrapy\n\n\nclass News(scrapy.Spider):\n    name = 'news'\n    start_urls = []\n"
     )
-    check = command_of_image("HEALTHCHECK", job)
+    _, _, _, *check = command_of_image("HEALTHCHECK", job)
 
     def healthy() -> bool:
-        done = subprocess.run(
-            check, cwd=tmp_path, env=environment(), capture_output=True, check=False
-        )
-        return done.returncode == 0
+        return scrapy(tmp_path, *check).returncode == 0
 
     assert not healthy()
     crawl = subprocess.Popen(

@@ -10,8 +10,7 @@ from support.fleet import Fleet
 from support.polite_crawls import Size
 from support.redis_servers import free_port
 from support.verdict import url_of, verdict_of
-
-from scrapy_spider_suite.testing import FakeWebProcess
+from support.webs import FakeWebProcess
 
 SIZE = Size(hosts=12, addresses=2, pages=4, host_delay=0.15, ip_delay=0.1)
 NAMES = [name_of(1), name_of(2)]

@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 from support import packs_command
 from support.frontier_command import Frontier, Said, parsed, small_crawl
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.packs.pack_file import FORMATS
 from scrapy_spider_suite.settings.table import LINK_TABLES
-from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import Arrival, FakeWebConfig
 
 
 @pytest.fixture

@@ -16,12 +16,12 @@ from support.polite_crawls import Size
 from support.redis_servers import RedisServer
 from support.running_crawl import until
 from support.verdict import kept_by, verdict_of
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.commands.cluster import Command
 from scrapy_spider_suite.store.counters import Counters
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader, read_status
-from scrapy_spider_suite.testing import FakeWebProcess
 
 pytestmark = pytest.mark.slow
 

@@ -17,6 +17,7 @@ from support.frontier_command import Frontier, Said
 from support.projects import Project, environment
 from support.redis_servers import RedisServer
 from support.running_crawl import until
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.commands import cluster_arguments
 from scrapy_spider_suite.commands.cluster import Command
@@ -24,7 +25,7 @@ from scrapy_spider_suite.operate import fleet as fleet_module
 from scrapy_spider_suite.operate.actions import AuditLog
 from scrapy_spider_suite.operate.verb import Invocation
 from scrapy_spider_suite.store.job_directory import FOLDER
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 LATE = 100.0
 """Seconds that anything may take on a busy machine."""

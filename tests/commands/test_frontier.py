@@ -16,6 +16,7 @@ from scrapy.exceptions import UsageError
 from support.crawls import start, web_settings
 from support.frontier_command import COMMAND, FAST, HOST, Frontier, Said, parsed, scrapy
 from support.loaded_modules import loaded_by
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.commands.frontier import Command
 from scrapy_spider_suite.frontier.entries import state_key
@@ -25,7 +26,6 @@ from scrapy_spider_suite.operate.verbs import MODULES
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
-from scrapy_spider_suite.testing import FakeWebProcess
 
 # The verbs
 

@@ -16,10 +16,11 @@ from support.forks import Fork
 from support.frontier_command import FAST, HOST, SCRIPT, Frontier, Said
 from support.projects import environment
 from support.running_crawl import running, until
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.operate.actions import MAX_BYTES, Action, ActionFolder, new_id
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 OLDER = Path(__file__).parents[1] / "data" / "jobs" / "job-format-1.tar.xz"
 URLS = 40_000

@@ -11,11 +11,12 @@ import pytest
 from scrapy.exceptions import UsageError
 from support.frontier_command import FAST, HOST, Frontier, Said, small_crawl
 from support.running_crawl import running, until
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.operate.actions import AuditLog
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.rocks_store import RocksStore, TableRewrite
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 
 def rows(frontier: Frontier, *arguments: str) -> list[Any]:

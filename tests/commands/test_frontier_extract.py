@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 from support.frontier_command import Frontier, small_crawl
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.unread_pages import NAME
-from scrapy_spider_suite.testing import FakeWebProcess
 from scrapy_spider_suite.urls.normalize import host_of
 
 

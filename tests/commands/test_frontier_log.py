@@ -9,10 +9,11 @@ from pathlib import Path
 
 import pytest
 from support.frontier_command import HOST, Frontier
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.fetch.fetch_log import LOG_FOLDER, FetchLog, closed_files, compress_file
 from scrapy_spider_suite.operate.verbs.log import moment
-from scrapy_spider_suite.testing import Arrival, FakeWebProcess
+from scrapy_spider_suite.testing import Arrival
 
 
 def test_every_arrival_of_a_host(

@@ -8,10 +8,11 @@ from pathlib import Path
 import pytest
 from support.frontier_command import FAST, Frontier, small_crawl
 from support.running_crawl import running, until
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.operate.actions import AuditLog
 from scrapy_spider_suite.store.job_directory import FOLDER
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 
 def test_a_job_that_lies_still(job: Path, frontier: Frontier) -> None:

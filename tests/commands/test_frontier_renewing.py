@@ -12,9 +12,10 @@ from typing import Any
 import pytest
 from support.frontier_command import FAST, HOST, Frontier, Said, small_crawl
 from support.running_crawl import running, until
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.store.job_directory import FOLDER
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 
 def status(frontier: Frontier, job: Path) -> Any:

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 from scrapy.exceptions import UsageError
 from support.frontier_command import HOST, Frontier
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.operate.verbs.report import NAMES
-from scrapy_spider_suite.testing import Arrival, FakeWebProcess
+from scrapy_spider_suite.testing import Arrival
 
 
 def test_statuses(finished: Path, frontier: Frontier, arrivals: list[Arrival]) -> None:

@@ -12,6 +12,7 @@ from urllib.parse import urlsplit
 import pytest
 from support.frontier_command import HOST, Frontier, small_crawl
 from support.inprocess_crawls import Crawled, crawl_here
+from support.webs import FakeWebProcess
 from support.websites import Site, links, running
 
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
@@ -19,7 +20,6 @@ from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
-from scrapy_spider_suite.testing import FakeWebProcess
 
 
 class Broad(BroadSpider):

@@ -9,10 +9,11 @@ from pathlib import Path
 import pytest
 from support.frontier_command import FAST, HOST, Frontier
 from support.running_crawl import running, until
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.operate.actions import AuditLog
 from scrapy_spider_suite.store.job_directory import FOLDER
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 
 def test_without_a_crawl(job: Path, frontier: Frontier) -> None:

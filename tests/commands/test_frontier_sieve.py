@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 from support.crawls import Crawl
 from support.frontier_command import Frontier, small_crawl
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.runtime.files import lock_file
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.testing import FakeWebProcess
 
 
 @pytest.fixture(scope="module")

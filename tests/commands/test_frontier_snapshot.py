@@ -18,6 +18,7 @@ from support.loop_watch import GAP, TICK
 from support.projects import environment
 from support.running_crawl import running, until
 from support.small_disks import make_read_only, tmpfs
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.operate.actions import ActionFolder, AuditLog
@@ -27,7 +28,7 @@ from scrapy_spider_suite.store import job_directory as inventory
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 
 def rows(frontier: Frontier, *arguments: str) -> list[Any]:

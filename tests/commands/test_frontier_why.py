@@ -17,6 +17,7 @@ from scrapy.utils.request import fingerprint
 from support.frontier_command import FAST, HOST, Frontier, small_crawl
 from support.jobs import VIA, Made
 from support.running_crawl import running, until
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
@@ -25,7 +26,7 @@ from scrapy_spider_suite.frontier.robots_rules import judge_robots
 from scrapy_spider_suite.operate.job_target import BLOCKS, StoredBlock
 from scrapy_spider_suite.settings.suite import SuiteSettings
 from scrapy_spider_suite.store.job_directory import FOLDER, Job
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 ROBOTS = b"""# kept short
 User-agent: *

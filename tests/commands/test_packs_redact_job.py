@@ -14,6 +14,7 @@ from backports import zstd
 from scrapy.exceptions import UsageError
 from support.frontier_command import HOST, small_crawl
 from support.packs_command import Packs
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats
 from scrapy_spider_suite.frontier.entries import Entry
@@ -24,7 +25,7 @@ from scrapy_spider_suite.settings.table import LINK_TABLES
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.seen_transfer import make_archiver
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 pytestmark = pytest.mark.slow
 REVERSED = ".".join(HOST.split(".")[::-1])

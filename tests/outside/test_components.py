@@ -95,7 +95,7 @@ def settings_of(components: tuple[str, ...], folder: Path) -> dict[str, Any]:
         "DOWNLOAD_DELAY": 0.01, "JOBDIR": str(own), "LOG_LEVEL": "INFO", "ROBOTSTXT_OBEY": True,
         "TELNETCONSOLE_ENABLED": False, "USER_AGENT": "tests/1.0 (+https://tests.example/)",
         Setting.ALLOW_PRIVATE_ADDRESSES: ["127.0.0.0/8"],
-        Setting.HOST_DELAY: 0.01, Setting.IP_DELAY: 0.01,
+        Setting.HOST_DELAY: 0.01, Setting.IP_DELAY: 0.01, "SUITE_MEMORY": "16M",
     }  # fmt: skip
     for component in components:
         for name, value in COMPONENTS[component].items():
@@ -107,17 +107,18 @@ def settings_of(components: tuple[str, ...], folder: Path) -> dict[str, Any]:
 
 
 def together() -> Iterator[tuple[str, ...]]:
-    """Three components at a time, until each two have been together."""
+    """Four components at a time, until each two have been together."""
     filters = {Component.SIEVE_DUPEFILTER, Component.TRIE_DUPEFILTER}  # there can be one of them
     left = dict.fromkeys(map(frozenset, combinations(COMPONENTS, 2)))
     left.pop(frozenset(filters))
     while left:
-        two = next(iter(left))
-        third = max(
-            (each for each in COMPONENTS if each not in two and not filters <= two | {each}),
-            key=lambda each: sum(frozenset((each, one)) in left for one in two),
-        )
-        group = tuple(each for each in COMPONENTS if each in two | {third})
+        some = set(next(iter(left)))
+        while len(some) < 4:
+            some.add(max(
+                (each for each in COMPONENTS if each not in some and not filters <= some | {each}),
+                key=lambda each: sum(frozenset((each, one)) in left for one in some),
+            ))  # fmt: skip
+        group = tuple(each for each in COMPONENTS if each in some)
         for pair in combinations(group, 2):
             left.pop(frozenset(pair), None)
         yield group

@@ -14,8 +14,9 @@ from support.names import STATUS_FILE, Setting
 from support.projects import Project, scrapy
 from support.running_crawl import until
 from support.terminals import on_terminal
+from support.webs import FakeWebProcess
 
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 pytestmark = pytest.mark.slow
 

@@ -9,8 +9,9 @@ import pytest
 from support.crawls import crawl, web_settings
 from support.names import SEEN_FOLDER, Setting
 from support.projects import scrapy
+from support.webs import FakeWebProcess
 
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 
 @pytest.mark.slow

@@ -55,7 +55,7 @@ def test_nothing_grows_with_the_hosts_and_urls_that_were_seen(
     monkeypatch.setattr(hostrecords, "_CACHE", 10)
     monkeypatch.setattr(counters, "_CACHE", 10)
     monkeypatch.setattr(host_queues, "_FRONT", 2)
-    few, many = (most_objects(tmp_path / str(hosts), hosts) for hosts in (40, 400))
+    few, many = (most_objects(tmp_path / str(hosts), hosts) for hosts in (25, 250))
     assert many <= 1.2 * few
 
 

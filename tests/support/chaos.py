@@ -11,13 +11,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from scrapy_spider_suite.testing import FakeWebProcess
 from support.fleet import Fleet, State
 from support.polite_crawls import Size
 from support.projects import scrapy
 from support.redis_servers import RedisServer, free_port
 from support.relays import Address, Relay, lossy_network
 from support.verdict import Verdict, verdict_of
+from support.webs import FakeWebProcess
 
 CRAWL = "chaos"
 KEY = "known to the agents of this crawl"

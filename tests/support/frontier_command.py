@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.commands.frontier import Command
-from scrapy_spider_suite.testing import FakeWebProcess
 from support import command_line as commandline
 from support import forks
 from support.crawls import Crawl, crawl, web_settings
 from support.projects import environment
+from support.webs import FakeWebProcess
 
 COMMAND = commandline.process_of("frontier")
 SCRIPT = commandline.script_of("frontier")

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Any
 
 from scrapy_spider_suite.store.job_directory import FOLDER
-from scrapy_spider_suite.testing import FakeWebProcess
 from support.crawls import Process, start, web_settings
+from support.webs import FakeWebProcess
 
 
 def until(true: Callable[[], Any], within: float = 30.0, every: float = 0.05) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 from tempfile import TemporaryFile
 
 from scrapy_spider_suite import testing
-from scrapy_spider_suite.testing import Ready, SyntheticWeb
+from scrapy_spider_suite.testing import Arrival, Ready, SyntheticWeb
 from support.forks import Fork
 from support.projects import environment
 
@@ -26,6 +26,8 @@ class FakeWebProcess(testing.FakeWebProcess):
     """The web in a child, which ends with this process."""
 
     _fork: Fork | None = None
+    _read = -1
+    """Bytes of the log that were parsed."""
 
     def start(self) -> Ready:
         """Start the child, wait until it answers. Raises `RuntimeError` with its message."""
@@ -65,3 +67,11 @@ class FakeWebProcess(testing.FakeWebProcess):
         except subprocess.TimeoutExpired:
             child.kill()
             child.wait()
+
+    def arrivals(self) -> list[Arrival]:
+        """The log; parsed anew only if it has grown, which it does twice a second."""
+        log = self.config.log
+        size = log.stat().st_size if log is not None else 0
+        if size != self._read:
+            self._read, self._arrivals = size, super().arrivals()
+        return [*self._arrivals]

@@ -222,7 +222,7 @@ def test_kills_and_changes_at_any_moment(
     Only what was in flight at a kill is fetched twice.
     """
     monkeypatch.setattr(handover, "FILE_URLS", 90)
-    web = trees(16, 25, 16)
+    web = trees(12, 25, 12)
     draw = Random(7)
 
     async def test() -> None:

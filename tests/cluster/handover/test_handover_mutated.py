@@ -165,7 +165,7 @@ def test_a_mutated_file_is_refused_or_does_no_harm(
     assert len(items) < ROWS
     taken = set[bool]()
 
-    @settings(max_examples=12, deadline=None)
+    @settings(max_examples=8, deadline=None)
     @given(seed=st.integers(0, 1 << 40))
     def mutated(seed: int) -> None:
         draw = Random(seed)
