@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Callable, Mapping
@@ -172,18 +173,23 @@ def bubing(peer: Peer, visit: Visit) -> Command:
     )  # fmt: skip
     given = {
         "@folder@": str(visit.folder), "@concurrency@": str(visit.load.concurrency),
-        "@seeds@": seeds(visit), "@proxy@": visit.first_address, "@port@": str(visit.port),
-        "@store@": "false",
+        "@seeds@": seeds(visit), "@store@": "false",
     }  # fmt: skip
     text = (HERE / "bubing" / "bubing.properties").read_text()
     for name, value in given.items():
         text = text.replace(name, value)
     properties = visit.folder / "bubing.properties"
     properties.write_text(text)
+    names = visit.folder / "hosts"
+    own = dict.fromkeys(("localhost", socket.gethostname()), "127.0.0.1")
+    table = json.loads(visit.names.read_text()) | own
+    # BUbiNG asks for names with a dot at their end.
+    names.write_text("".join(f"{address} {host} {host}.\n" for host, address in table.items()))
     return Command([
         "java", "-server", "-Xss256K", "-Xmx1500M", "-Djava.rmi.server.hostname=127.0.0.1",
-        "-Djava.net.preferIPv4Stack=true", "-Djgroups.bind_addr=127.0.0.1",
-        "-Dcom.sun.management.jmxremote.port=0", "-Dcom.sun.management.jmxremote.ssl=false",
+        "-Djava.net.preferIPv4Stack=true", f"-Djdk.net.hosts.file={names}",
+        "-Djgroups.bind_addr=127.0.0.1", "-Dcom.sun.management.jmxremote.port=0",
+        "-Dcom.sun.management.jmxremote.ssl=false",
         "-Dcom.sun.management.jmxremote.authenticate=false", "-cp", f"{jars}/*",
         "it.unimi.di.law.bubing.Agent", "-h", "127.0.0.1", "-P", str(properties), "-g", "bench",
         "agent", "-n",
