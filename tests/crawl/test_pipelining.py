@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 from scrapy.http import Response
@@ -17,7 +18,6 @@ from support.inprocess_crawls import Crawled, crawl_here
 
 from scrapy_spider_suite.spiders import BroadSpider
 
-HOST = "pipe.example"
 PAGES = [f"/{number}" for number in range(12)]
 HOME = "".join(f'<a href="{path}">x</a>' for path in PAGES).encode()
 Serve = Callable[[list[str]], bytes]
@@ -104,72 +104,92 @@ class Server:
 
 
 class Pages(BroadSpider):
-    """Items with the path of a page and what came as its body."""
+    """Items with the server and path of a page and what came as its body."""
 
     name = "pages"
 
     def parse_page(self, response: Response) -> Iterator[Any]:
-        """Yield both."""
-        yield {"path": "/" + response.url.split("/", 3)[3], "body": response.body.strip()}
+        """Yield them."""
+        _, _, where, path = response.url.split("/", 3)
+        yield {
+            "port": int(where.partition(":")[2]), "path": f"/{path}", "body": response.body.strip()
+        }  # fmt: skip
 
 
-Fetch = Callable[..., tuple[Crawled, Server]]
+Fetch = Callable[..., Crawled]
+RULE = "requests_per_visit=20 pipelining=yes"
 
 
 @pytest.fixture
 def fetch(tmp_path: Path, run: Callable[[Any], Any]) -> Iterator[Fetch]:
-    """Crawl a server to the end, with an override of its host."""
+    """Crawl servers to the end, each a host with a rule in the overrides, all beside each other."""
     names = NameServer()
-    names.add(HOST, "127.0.0.1")
 
-    def fetch(
-        server: Server, rule: str = "requests_per_visit=20 pipelining=yes", **settings: Any
-    ) -> tuple[Crawled, Server]:
+    def fetch(*servers: Server, rules: Sequence[str] = (), **settings: Any) -> Crawled:
         settings.setdefault("ROBOTSTXT_OBEY", False)
-        (tmp_path / "overrides").write_text(f"{HOST} {rule}\n")
+        hosts = [f"pipe{number}.example" for number in range(len(servers))]
+        lines = []
+        for host, rule in zip(hosts, rules or [RULE] * len(hosts), strict=True):
+            names.add(host, "127.0.0.1")
+            lines.append(f"{host} {rule}\n")
+        (tmp_path / "overrides").write_text("".join(lines))
 
         async def crawl() -> Crawled:
-            async with server:
+            async with AsyncExitStack() as running:
+                for server in servers:
+                    await running.enter_async_context(server)
+                places = zip(hosts, servers, strict=True)
+                seeds = ",".join(f"http://{host}:{server.port}/" for host, server in places)
                 return await crawl_here(
-                    Pages, arguments={"seeds": f"http://{HOST}:{server.port}/"},
+                    Pages, arguments={"seeds": seeds},
                     USER_AGENT="tests (a@b.example)", SUITE_PROFILE="broad",
-                    SUITE_HOST_DELAY=0.01, SUITE_IP_DELAY=0.01, SUITE_BACKOFF_BASE=0.01,
-                    SUITE_OVERRIDES=str(tmp_path / "overrides"),
+                    SUITE_HOST_DELAY=0.01, SUITE_IP_DELAY=0, SUITE_IP_CONCURRENCY=0,
+                    SUITE_BACKOFF_BASE=0.01, SUITE_OVERRIDES=str(tmp_path / "overrides"),
                     SUITE_ALLOW_PRIVATE_ADDRESSES=["127.0.0.0/8"],
                     SUITE_DNS_SERVERS=[names.address], within=60.0, **settings,
                 )  # fmt: skip
 
-        return run(crawl()), server
+        return cast("Crawled", run(crawl()))
 
     yield fetch
     names.close()
 
 
-def _check(crawled: Crawled) -> None:
+def _check(crawled: Crawled, server: Server) -> None:
     # Each page once, and each with its own body.
-    found = sorted((item["path"], item["body"]) for item in crawled.items)
+    found = sorted(
+        (item["path"], item["body"]) for item in crawled.items if item["port"] == server.port
+    )
     expected = [("/", HOME), *((path, f"<p>{path}</p>".encode()) for path in PAGES)]
     assert found == sorted(expected)
 
 
-@pytest.mark.parametrize("piecewise", [0, 1, 7])
-@pytest.mark.parametrize("one", [page, chunked])
-def test_pages_come_together(fetch: Fetch, one: Callable[[str], bytes], piecewise: int) -> None:
-    """In one connection, by one write; the last request asks for the end of the connection."""
-    server = Server(lambda paths: b"".join(map(one, paths)), piecewise=piecewise)
-    crawled, server = fetch(server)
-    _check(crawled)
-    assert server.batches == [["/"], PAGES]
-    assert crawled.stat("suite/connections/pipelined") == len(PAGES) - 1
+def test_pages_come_together(fetch: Fetch) -> None:
+    """In one connection, by one write; the last request asks for the end of the connection.
+
+    Whether the answers have lengths or chunks, and in whatever pieces they come.
+    """
+
+    def serving(one: Callable[[str], bytes], piecewise: int) -> Server:
+        return Server(lambda paths: b"".join(map(one, paths)), piecewise=piecewise)
+
+    servers = [serving(one, piecewise) for one in (page, chunked) for piecewise in (0, 1, 7)]
+    crawled = fetch(*servers)
+    for server in servers:
+        _check(crawled, server)
+        assert server.batches == [["/"], PAGES]
+    assert crawled.stat("suite/connections/pipelined") == len(servers) * (len(PAGES) - 1)
     assert crawled.stat("suite/connections/pipelines_broken") == 0
-    assert crawled.stat("downloader/request_count") == len(PAGES) + 1
+    assert crawled.stat("downloader/request_count") == len(servers) * (len(PAGES) + 1)
 
 
-@pytest.mark.parametrize("rule", ["requests_per_visit=20", "pipelining=yes", "pipelining=no"])
-def test_it_is_off_without_the_override(fetch: Fetch, rule: str) -> None:
-    crawled, server = fetch(Server(), rule)
-    _check(crawled)
-    assert all(len(batch) == 1 for batch in server.batches)
+def test_it_is_off_without_the_override(fetch: Fetch) -> None:
+    rules = ["requests_per_visit=20", "pipelining=yes", "pipelining=no"]
+    servers = [Server() for _ in rules]
+    crawled = fetch(*servers, rules=rules)
+    for server in servers:
+        _check(crawled, server)
+        assert all(len(batch) == 1 for batch in server.batches)
 
 
 def _lengthened(path: str, by: int) -> bytes:
@@ -216,22 +236,25 @@ HOSTILE: dict[str, Serve] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("serve", HOSTILE.values(), ids=HOSTILE)
-def test_nothing_is_lost_or_mixed_up(fetch: Fetch, serve: Serve) -> None:
+def test_nothing_is_lost_or_mixed_up(fetch: Fetch) -> None:
     """All pages are asked for again, one by one, and no second pipeline is tried."""
-    crawled, server = fetch(Server(serve))
-    _check(crawled)
-    several = [batch for batch in server.batches if len(batch) > 1]
-    assert several == [PAGES]
-    after = server.batches[server.batches.index(PAGES) + 1 :]
-    assert sorted(after) == sorted([path] for path in PAGES)
-    assert crawled.stat("suite/connections/pipelines_broken") == 1
+    servers = {name: Server(serve) for name, serve in HOSTILE.items()}
+    crawled = fetch(*servers.values())
+    wrong = {}
+    for name, server in servers.items():
+        _check(crawled, server)
+        several = [batch for batch in server.batches if len(batch) > 1]
+        after = server.batches[server.batches.index(PAGES) + 1 :]
+        if several != [PAGES] or sorted(after) != sorted([path] for path in PAGES):
+            wrong[name] = server.batches
+    assert wrong == {}
+    assert crawled.stat("suite/connections/pipelines_broken") == len(servers)
 
 
 def test_an_answer_before_the_request(fetch: Fetch) -> None:
     """No answer of its connection counts."""
-    crawled, server = fetch(Server(early=True))
-    _check(crawled)
+    server = Server(early=True)
+    _check(fetch(server), server)
     assert [batch for batch in server.batches if len(batch) > 1] == [PAGES]
 
 
@@ -240,8 +263,9 @@ def test_a_server_that_does_not_end_the_connection(
 ) -> None:
     """One answer too many could still come: none counts."""
     monkeypatch.setattr("scrapy_spider_suite.crawl.loop_exchange._UNTIL_CLOSED", 0.1)
-    crawled, server = fetch(Server(closes=False))
-    _check(crawled)
+    server = Server(closes=False)
+    crawled = fetch(server)
+    _check(crawled, server)
     assert [batch for batch in server.batches if len(batch) > 1] == [PAGES]
     assert crawled.stat("suite/connections/pipelines_broken") == 1
 
@@ -250,8 +274,9 @@ def test_a_pipeline_holds_back_no_more_than_it_may(
     fetch: Fetch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("scrapy_spider_suite.crawl.loop_exchange._MOST_HELD", 300)
-    crawled, _ = fetch(Server())
-    _check(crawled)
+    server = Server()
+    crawled = fetch(server)
+    _check(crawled, server)
     assert crawled.stat("suite/connections/pipelines_broken") == 1
 
 
@@ -264,8 +289,8 @@ def test_an_answer_that_asks_for_a_pause_ends_the_visit(fetch: Fetch) -> None:
         return b"".join(refused if busy and path == "/3" else page(path) for path in paths)
 
     server = Server(serve)
-    crawled, server = fetch(server)
-    _check(crawled)
+    crawled = fetch(server)
+    _check(crawled, server)
     assert server.batches[:2] == [["/"], PAGES]
     assert sorted(chain(*server.batches[2:])) == sorted(PAGES[3:])
     assert crawled.stat("suite/connections/pipelines_broken") == 0
@@ -273,7 +298,8 @@ def test_an_answer_that_asks_for_a_pause_ends_the_visit(fetch: Fetch) -> None:
 
 def test_what_robots_txt_forbids_is_not_sent(fetch: Fetch) -> None:
     """The pipeline goes up to there, and another begins behind it; the refusal counts once."""
-    crawled, server = fetch(Server(), ROBOTSTXT_OBEY=True)
+    server = Server()
+    crawled = fetch(server, ROBOTSTXT_OBEY=True)
     assert server.batches == [["/robots.txt"], ["/"], PAGES[:5], PAGES[6:]]
     assert sorted(item["path"] for item in crawled.items) == sorted({"/", *PAGES} - {"/5"})
     assert crawled.stat("robotstxt/forbidden") == 1
