@@ -122,7 +122,7 @@ def policy_of(fields: dict[str, Any]) -> Policy:
     )  # fmt: skip
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=25, deadline=None)
 @given(
     steps, policies, orders, st.sampled_from([0, 1 << 12]), st.sampled_from([1, 2, 99]),
     st.sampled_from(["none", "none", "leaf"]),

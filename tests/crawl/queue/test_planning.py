@@ -173,7 +173,7 @@ steps = st.lists(
 )  # fmt: skip
 
 
-@settings(max_examples=15)
+@settings(max_examples=10)
 @given(steps, st.sampled_from(["plain", "trie", "sieve"]))
 def test_equal_to_a_dict_over_kills(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]], seen: str

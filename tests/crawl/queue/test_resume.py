@@ -267,11 +267,11 @@ def test_a_kill_after_any_batch_loses_nothing(
 
     Where a batch is written only now and then, what was settled since is fetched again as well.
     """
-    web = trees(4, 5, 2)
+    web = trees(3, 5, 2)
     snapshots = crawl_with_snapshots(
         tmp_path, web, capacity=capacity, think=think, flush_always=always
     )
-    assert len(snapshots) > 20
+    assert len(snapshots) > 15
     for snapshot in snapshots:
         done = done_in(snapshot.folder)
         store = RocksStore(snapshot.folder / "store", memory=MEMORY)

@@ -117,7 +117,7 @@ STEPS = st.lists(
 
 
 @pytest.mark.slow
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(steps=STEPS)
 def test_at_random(
     tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, str, int]]
