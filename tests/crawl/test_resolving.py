@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import gc
-import subprocess
-import sys
 import weakref
+from pathlib import Path
 
 import pytest
 from scrapy import Spider, signals
 from scrapy.utils.test import get_crawler
+from support import forks
+from support.projects import environment
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.fetch.resolver import resolver_from, suite_resolver
 from scrapy_spider_suite.settings.suite import SuiteSettings
 
 TWO_CRAWLERS = """
+import warnings
 import scrapy
 from scrapy.crawler import AsyncCrawlerProcess
 from scrapy_spider_suite.errors import SuiteError
 from scrapy_spider_suite.fetch.resolver import suite_resolver
+
+warnings.simplefilter("error")
 
 class Allowed(scrapy.Spider):
     name = "allowed"
@@ -101,15 +105,9 @@ def test_defaults() -> None:
     assert resolver.policy.why_refused("10.0.0.1", "a.example") is not None
 
 
-def test_two_crawlers_in_one_process() -> None:
+def test_two_crawlers_in_one_process(tmp_path: Path) -> None:
     """Two crawls on one reactor resolve each with its own settings, and close what they opened."""
-    done = subprocess.run(
-        [sys.executable, "-W", "error", "-c", TWO_CRAWLERS],
-        capture_output=True,
-        text=True,
-        timeout=60,
-        check=False,
-    )
+    done = forks.run(TWO_CRAWLERS, folder=tmp_path, environment=environment())
     assert done.returncode == 0, done.stderr
     assert sorted(done.stdout.splitlines()) == [
         "True",

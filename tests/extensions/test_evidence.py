@@ -22,6 +22,7 @@ from scrapy.utils.test import get_crawler
 from support.crawls import crawl, web_settings
 from support.frontier_command import FAST
 from support.inprocess_crawls import Crawled, crawl_here
+from support.webs import FakeWebProcess
 from support.websites import Answer, Site, links, moved, running
 
 from scrapy_spider_suite.crawl.gate import end_exchange
@@ -37,7 +38,7 @@ from scrapy_spider_suite.store.counters import FetchTotals
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.url_states import seeds
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 HERE = {
     "SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "ROBOTSTXT_OBEY": True,

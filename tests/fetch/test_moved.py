@@ -9,8 +9,9 @@ import dns.message
 import dns.rrset
 import pytest
 from support.crawls import crawl, web_settings
+from support.webs import FakeWebProcess
 
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 from scrapy_spider_suite.testing.fake_web import address_text
 
 HOST = "h000000.fake.test"

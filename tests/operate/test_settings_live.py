@@ -14,6 +14,7 @@ from scrapy import Request
 from scrapy.crawler import Crawler
 from scrapy.downloadermiddlewares.downloadtimeout import DownloadTimeoutMiddleware
 from support.inprocess_crawls import crawl_here
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.crawl.assembly import open_crawl
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
@@ -29,7 +30,7 @@ from scrapy_spider_suite.settings.suite import DECLARATIONS, suite_settings
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_directory import FOLDER, JobHistory
 from scrapy_spider_suite.store.rocks_store import RocksStore
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 from scrapy_spider_suite.urls.filters import Stage
 
 T = TypeVar("T")

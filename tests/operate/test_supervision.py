@@ -19,11 +19,12 @@ from support.forks import Fork
 from support.projects import SCRAPY, Project, environment
 from support.redis_servers import free_port
 from support.running_crawl import until
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import StoreReader
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 pytestmark = pytest.mark.slow
 
