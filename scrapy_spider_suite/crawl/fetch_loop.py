@@ -23,6 +23,7 @@ from scrapy.utils.python import global_object_name
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.loop_exchange import LoopExchange, Pipeline, Pipelines
+from scrapy_spider_suite.crawl.page_callbacks import PageCallbacks
 from scrapy_spider_suite.crawl.requests import StoppedError, event_of_error
 from scrapy_spider_suite.errors import JobDamagedError
 from scrapy_spider_suite.exceptions import NotModified, UnwantedMediaType
@@ -83,6 +84,7 @@ class FetchLoop:
         self._spider: Any = crawl.crawler.spider
         self._counts = crawl.counts
         self._visits = parts.visits
+        self._callbacks = PageCallbacks(crawl, scrapy_engine, self._scraped, seen=plan.sees_output)
         self._pipelines = Pipelines(crawl.frontier, plan, self._pool.counts)
         self._plans = crawl.frontier.commit.planner.revisits
         self._workbench = crawl.frontier.workbench
@@ -538,15 +540,9 @@ class FetchLoop:
             fetch.faults.add(Event.CALLBACK_ERROR)
             parsed = False
         if parsed and self._plan.has_callback:
-            self._scrape(fetch, page)
+            self._callbacks.call(fetch, page.response)
         else:
             self._settle(fetch)
-
-    def _scrape(self, fetch: Fetch, page: Exchange) -> None:
-        request, response = self._crawl.request_of(fetch), page.response
-        response.request = request
-        scraped = self._scrapy_engine.scraper.enqueue_scrape(response, request)
-        scraped.addBoth(lambda _: self._scraped(fetch))
 
     def _scraped(self, fetch: Fetch) -> None:
         with self._guard:

@@ -165,7 +165,13 @@ class LoopPlan:
         if crawl.settings.revisit != "off" or not crawl.frontier.commit.planner.revisits.idle:
             self._revisits = parts.revisits
             self.headers.append(self._conditions)
-        self.has_callback = self._wants_pages(engine)
+        spidermws = {name for name, _ in _middlewares(engine.scraper.spidermw)}
+        self.sees_output = bool(crawl.settings.page_items or spidermws - _KNOWN_SPIDER)
+        """Whether a spider middleware is to see what callbacks yield."""
+        callbacks = (own_hook(spider, name) for name in ("_parse", "parse", "parse_page"))
+        self.has_callback = self.sees_output or any(
+            getattr(each, "__module__", _SCRAPYS) != _SCRAPYS for each in callbacks
+        )
         self.logs_pages = any(
             handler.level <= logging.DEBUG and not isinstance(handler, logging.NullHandler)
             for handler in logging.root.handlers
@@ -261,14 +267,6 @@ class LoopPlan:
         for name, value in self._revisits.conditions(fetch).items():
             pieces += (b"\r\n", name, b": ", value)
         return pieces
-
-    def _wants_pages(self, engine: ExecutionEngine) -> bool:
-        spider = self._crawl.crawler.spider
-        names = {name for name, _ in _middlewares(engine.scraper.spidermw)}
-        if self._crawl.settings.page_items or names - _KNOWN_SPIDER:
-            return True
-        callbacks = (own_hook(spider, name) for name in ("_parse", "parse", "parse_page"))
-        return any(getattr(each, "__module__", _SCRAPYS) != _SCRAPYS for each in callbacks)
 
 
 _NOTHING: Final[list[bytes]] = []

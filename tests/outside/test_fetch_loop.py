@@ -24,6 +24,98 @@ _FREE = re.compile(r"time|memusage|elapsed|items_per|responses_per|_bytes|/bytes
 """Stats that differ from run to run."""
 
 
+_OWN = '''
+"""What a project has of its own."""
+
+import asyncio
+from scrapy import Request
+from scrapy.exceptions import DropItem
+from scrapy_spider_suite.spiders import BroadSpider
+
+
+class Nothing:
+    pass
+
+
+class Pipeline:
+    async def process_item(self, item):
+        if "drop" in item:
+            raise DropItem("not wanted")
+        if "fail" in item:
+            raise ValueError("no item")
+        if "slow" in item:
+            await asyncio.sleep(0.05)
+        return item
+
+
+class Kinds(BroadSpider):
+    """Yields by each page's name."""
+
+    name = "kinds"
+    custom_settings = {"ITEM_PIPELINES": {Pipeline: 100}}
+
+    def parse_page(self, response):
+        kind = response.url.rpartition("/")[2].partition("?")[0]
+        return getattr(self, f"page_{kind}", self.page_none)(response)
+
+    def item(self, response, **more):
+        assert response.request.url == response.url and response.request.callback is None
+        return {"url": response.url, **more}
+
+    def page_none(self, response):
+        return None
+
+    def page_one(self, response):
+        yield None
+        yield self.item(response)
+        yield None
+
+    def page_several(self, response):
+        for number in range(3):
+            yield self.item(response, number=number, slow=True)
+
+    def page_slow(self, response):
+        yield self.item(response, slow=True)
+
+    def page_request(self, response):
+        yield Request(response.urljoin("/asked?1"), self.page_of_request)
+
+    def page_late(self, response):
+        yield self.item(response)
+        yield Request(response.urljoin("/asked?2"), self.page_of_request)
+
+    def page_of_request(self, response):
+        yield {"url": response.url, "depth": response.meta["depth"]}
+
+    def page_list(self, response):
+        return [self.item(response)]
+
+    def page_dict(self, response):
+        return self.item(response)
+
+    async def page_generator(self, response):
+        yield self.item(response)
+
+    async def page_coroutine(self, response):
+        return [self.item(response)]
+
+    def page_raises(self, response):
+        raise ValueError("at once")
+
+    def page_stumbles(self, response):
+        yield self.item(response)
+        raise ValueError("later")
+
+    def page_drop(self, response):
+        yield self.item(response, drop=True)
+
+    def page_fail(self, response):
+        yield self.item(response, fail=True)
+'''
+KINDS = ("none", "one", "several", "slow", "request", "late", "list", "dict", "generator",
+         "coroutine", "raises", "stumbles", "drop", "fail")  # fmt: skip
+
+
 def _member(visit: Visit) -> Answer:
     return Answer(b"in", 200 if "member=yes" in visit.headers.get("Cookie", "") else 403)
 
@@ -59,9 +151,12 @@ def _pages() -> dict[str, Page]:
 class Seen:
     """What a crawl left behind, without times and ports."""
 
-    def __init__(self, folder: Path, engine_path: bool, spider: str, **settings: Any) -> None:
+    def __init__(
+        self, folder: Path, engine_path: bool, spider: str, pages: dict[str, Page] | None = None,
+        **settings: Any,
+    ) -> None:  # fmt: skip
         with running(Site()) as site:
-            site.pages = _pages()
+            site.pages = _pages() if pages is None else pages
             given: dict[str, Any] = {
                 Setting.HOST_DELAY: 0.001, Setting.IP_DELAY: 0.001, "ROBOTSTXT_OBEY": True,
                 Setting.PACKS_DIR: str(folder / "packs"), Setting.FETCH_LOG: str(folder / "log"),
@@ -70,7 +165,7 @@ class Seen:
             if engine_path:
                 given["DOWNLOADER_MIDDLEWARES"] = {OWN: 999}
             project = Project(folder / "project", **loopback_settings(**given))
-            (project.folder / "project" / "own.py").write_text("class Nothing: pass\n")
+            (project.folder / "project" / "own.py").write_text(_OWN)
             self.end = project.scrapy(
                 "crawl", spider, "-a", f"seeds={site.url}/", "-s", f"JOBDIR={folder / 'job'}",
                 "-O", f"{folder / 'items.jsonl'}",
@@ -116,6 +211,30 @@ def test_both_ways_are_one_crawl(tmp_path: Path, spider: str) -> None:
     assert loop.records == engine.records
     assert loop.items == engine.items
     assert loop.stats == engine.stats
+
+
+def test_whatever_a_callback_yields_is_the_same_both_ways(tmp_path: Path) -> None:
+    """Items, requests, errors, and what pipelines do with them; a page is done after its items."""
+    pages: dict[str, Page] = {f"/{kind}": kind for kind in KINDS}
+    pages |= {"/": links(*pages), "/asked?1": "x", "/asked?2": "y"}
+    given = {"SPIDER_MODULES": ["project.own"], "ROBOTSTXT_OBEY": False}
+    loop, engine = (
+        Seen(tmp_path / str(way), way, "kinds", pages, **given) for way in (False, True)
+    )
+    assert LOOP in loop.log
+    assert ENGINE in engine.log
+    assert loop.visits == engine.visits
+    assert loop.items == engine.items
+    assert len(loop.items) == 13
+    assert loop.stats == engine.stats
+    for seen in (loop, engine):
+        assert seen.stats["item_dropped_count"] == "1"
+        assert seen.stats["spider_exceptions/ValueError"] == "2"
+        assert seen.stats["suite/outcome/callback_error"] == "2"
+        assert seen.stats["suite/outcome/pipeline_error"] == "1"
+        assert seen.stats["suite/outcome/not_stored"] == "1"
+        assert seen.log.count("Spider error processing") == 2
+        assert seen.log.count("Error processing") == 1
 
 
 @pytest.mark.parametrize(
