@@ -24,7 +24,6 @@ from __future__ import annotations
 
 import argparse
 import os
-import subprocess
 import tempfile
 import time
 from collections import Counter
@@ -33,20 +32,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from support.chaos import CRAWL, name_of
-from support.command_line import process_of
+from support.command_line import script_of
 from support.fleet import Fleet
+from support.forks import Fork
 from support.polite_crawls import Size, pages_of
 from support.projects import Project, environment
 from support.redis_servers import RedisServer, binary
 from support.verdict import REFUSED, url_of, verdict_of
 from support.virtual_agents import Agents
 from support.virtual_crawl import all_urls, trees
+from support.webs import FakeWebProcess
 
 from benchmarks.measure import cpu_at, tree
 from benchmarks.report import Report
 from scrapy_spider_suite.cluster.assignment import ASSIGNMENTS, load_assignment
 from scrapy_spider_suite.store.interface import MemoryStore
-from scrapy_spider_suite.testing import Arrival, FakeWebProcess
+from scrapy_spider_suite.testing import Arrival
 
 FROM, TO = 0.1, 0.6
 PAGES = 13
@@ -135,17 +136,18 @@ def crawl_up(load: WebLoad, agents: int, folder: Path) -> Run:
         given.pop("ADDONS")
         project = Project(folder / "project", **given)
         path = os.pathsep.join([str(Path(binary()).parent), os.environ["PATH"]])
-        up = subprocess.Popen(
-            [*process_of("cluster"), "up", str(agents), "bulk"], cwd=project.folder,
-            env=environment() | {"PATH": path}, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
-        )  # fmt: skip
-        while up.poll() is None:
-            for process, cpu, _ in tree(up.pid):
-                samples.setdefault(str(process), []).append((time.time(), cpu))
-            time.sleep(0.2)
+        with (folder / "said").open("w+b") as out:
+            up = Fork(
+                script_of("cluster"), ["up", str(agents), "bulk"], project.folder,
+                environment() | {"PATH": path}, out, out,
+            )  # fmt: skip
+            while up.poll() is None:
+                for process, cpu, _ in tree(up.pid):
+                    samples.setdefault(str(process), []).append((time.time(), cpu))
+                time.sleep(0.2)
         web.stop()
         arrivals = web.arrivals()
-    said = up.communicate()[1].decode()
+    said = (folder / "said").read_text()
     pages = [page for page in pages_of(arrivals) if page.status not in REFUSED]
     wanted = Counter(dict.fromkeys(web.web.reachable(obey_robots=load.robots), 1))
     broken = [] if up.returncode == 0 else [f"exit code {up.returncode}: {said[-300:]}"]

@@ -6,10 +6,16 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+from support import forks
+from support.forks import Fork
+from support.projects import environment
+from support.webs import FakeWebProcess
 
 from benchmarks import __main__ as entry
 from benchmarks.measure import Command, Load, PeerError, apart, cpu_at, measure, tree, visiting
@@ -30,6 +36,34 @@ def small(tmp_path: Path) -> Callable[..., Report]:
         return Report.load(tmp_path / f"{name}.json")
 
     return run
+
+
+_FORKED = """
+import os, runpy, sys
+os.setsid()
+sys.argv = sys.argv[1:]
+runpy.run_path(sys.argv[0], run_name="__main__")
+"""
+
+
+class Crawler(Fork):
+    """A crawler as a fork: its start by import takes longer than its small crawl."""
+
+    def __init__(self, argv: Sequence[str], *, cwd: Path, env: dict[str, str], **files: Any):
+        super().__init__(_FORKED, argv[1:], cwd, env, files["stdout"], files["stderr"])
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Its group was killed, if it was one by then."""
+        self.kill()
+        return super().wait(timeout)
+
+
+@pytest.fixture
+def forked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Crawlers and their webs are forks, on any core."""
+    forks.run("", folder=tmp_path, environment=environment())  # what forks is on all cores
+    monkeypatch.setattr("benchmarks.measure.subprocess", SimpleNamespace(Popen=Crawler))
+    monkeypatch.setattr("benchmarks.measure.FakeWebProcess", FakeWebProcess)
 
 
 def test_the_names(capsys: pytest.CaptureFixture[str]) -> None:
@@ -104,6 +138,7 @@ def test_crawl(small: Callable[..., Report]) -> None:
 
 @LINUX
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_features(small: Callable[..., Report]) -> None:
     """What each adds, and plain Scrapy where the web is another one."""
     report = small("crawl", "--with", "tls")
@@ -115,6 +150,7 @@ def test_features(small: Callable[..., Report]) -> None:
 
 @LINUX
 @pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize("name", ["ordinary", "growth", "papers", "pipelining"])
 def test_a_crawl(small: Callable[..., Report], name: str) -> None:
     """A table of the suite's figures."""

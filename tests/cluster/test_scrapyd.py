@@ -20,24 +20,25 @@ from urllib.parse import urlencode
 from urllib.request import urlopen
 
 import pytest
+from support.forks import LEAN
 from support.polite_crawls import Size, pages_of
 from support.projects import environment
 from support.redis_servers import RedisServer, free_port
 from support.running_crawl import until
 from support.verdict import REFUSED, url_of
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.store.job_directory import FOLDER
-from scrapy_spider_suite.testing import FakeWebProcess
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "scrapyd.md").read_text(encoding="utf-8")
-SIZE = Size(hosts=12, addresses=12, pages=10, host_delay=0.4, ip_delay=0.03)
+SIZE = Size(hosts=12, addresses=12, pages=8, host_delay=0.5, ip_delay=0.03)
 AGENTS = ("a", "b")
 OURS = "/var/crawls"
 """Where the page keeps job directories and seeds."""
 ADDRESS = "http://localhost:6800/"
 LONG = 240.0
-SOMETIMES = 0.4
+SOMETIMES = 1.0
 """Seconds between two looks: each takes time from those that are looked at."""
 
 
@@ -101,7 +102,7 @@ class Daemon:
 def scrapyd(folder: Path) -> Iterator[Daemon]:
     """Start it as the page does; it looks for jobs more often, and takes its jobs with it."""
     port = free_port()
-    more = f"http_port = {port}\npoll_interval = 0.1\n"
+    more = f"http_port = {port}\npoll_interval = 0.5\n"
     (folder / "scrapyd.conf").write_text(block("ini", "[scrapyd]") + more)
     with (folder / "scrapyd.log").open("wb") as log:
         server = subprocess.Popen(
@@ -156,7 +157,8 @@ def test_agents_are_jobs(tmp_path: Path) -> None:
         RedisServer(tmp_path / "redis") as redis, FakeWebProcess(config) as web,
         scrapyd(tmp_path) as daemon,
     ):  # fmt: skip
-        deploy(daemon, SIZE.settings(web.ready) | {"SUITE_REDIS_URL": redis.url})
+        own = {"EXTENSIONS_BASE": LEAN, "SUITE_REDIS_URL": redis.url}
+        deploy(daemon, SIZE.settings(web.ready) | own)
         for agent in AGENTS:
             daemon.schedule(agent)
         until(lambda: all(daemon.status(each).get("done") for each in AGENTS), LONG, SOMETIMES)

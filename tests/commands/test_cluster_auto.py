@@ -26,6 +26,7 @@ from support.redis_servers import binary
 from support.running_crawl import until
 from support.small_disks import tmpfs
 from support.verdict import in_flight, url_of
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.cluster.local_redis import LocalRedis, find_server
 from scrapy_spider_suite.commands.cluster_arguments import count_cores
@@ -33,12 +34,14 @@ from scrapy_spider_suite.errors import ClusterError
 from scrapy_spider_suite.runtime.helper_processes import Restarts
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.store.job_reader import read_status
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 LATE = 100.0
 """Seconds that anything may take on a busy machine."""
 SLOWLY = ("-s", "SUITE_HOST_DELAY=10")
 _SERVERLESS = {"PATH": "/nowhere"}
+_FORKING = "from support.forked_agents import install; install()\n"
+"""Other tests have agents that are started as programs."""
 
 
 class Up(NamedTuple):
@@ -91,7 +94,7 @@ class Shell:
     def up(self, *words: str) -> Iterator[Up]:
         """Run ``scrapy cluster up 2 bulk`` beside the block, at the end of which it is killed."""
         line = ["up", "2", "bulk", "--json", *words]
-        script, folder = commandline.script_of("cluster"), self.project.folder
+        script, folder = _FORKING + commandline.script_of("cluster"), self.project.folder
         with TemporaryFile() as out, TemporaryFile() as errors:
             process = Fork(script, line, folder, self._environment, out, errors)
             try:

@@ -11,13 +11,14 @@ import pytest
 from scrapy.exceptions import UsageError
 from support.frontier_command import FAST, HOST, Frontier, Said, small_crawl
 from support.running_crawl import running, until
+from support.webs import FakeWebProcess
 
 from scrapy_spider_suite.frontier.policy import Policy
 from scrapy_spider_suite.operate.actions import AuditLog
 from scrapy_spider_suite.operate.job_target import StoredBlock, apply_blocks
 from scrapy_spider_suite.store.interface import MemoryKV
 from scrapy_spider_suite.store.job_directory import FOLDER
-from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import Arrival, FakeWebConfig
 
 LEAD = 2.0
 """Seconds after the command within which a block is in force."""
@@ -149,13 +150,13 @@ def test_a_host_is_blocked_while_it_is_crawled(frontier: Frontier, tmp_path: Pat
     config = FakeWebConfig(hosts=3, pages=2_000, redirects=0.2, images=2, log=tmp_path / "arrivals")
     on = ("-j", str(tmp_path / "job"))
     settings = {
-        **FAST, "SUITE_HOST_DELAY": 0.1, "IMAGES_STORE": str(tmp_path),
+        **FAST, "SUITE_HOST_DELAY": 0.2, "IMAGES_STORE": str(tmp_path),
         "TEST_CONSTANTS": {"scrapy_spider_suite.crawl.robots.TTL": 1},
         "ITEM_PIPELINES": {"scrapy.pipelines.images.ImagesPipeline": 1},
     }  # fmt: skip
     with FakeWebProcess(config) as web:
         with running(web, tmp_path, "support.odd_spiders.Pictures", **settings):
-            until(lambda: len([a for a in web.arrivals() if a.host == HOST]) > 50)
+            until(lambda: len([a for a in web.arrivals() if a.host == HOST]) > 30)
             assert [a for a in web.arrivals() if a.host == HOST and ".png" in a.path]
             asked = time.time()
             assert frontier("block", HOST, "--why", "complaint", *on).code == 0

@@ -24,13 +24,14 @@ from pathlib import Path
 from scrapy.settings import Settings
 from scrapy_spider_suite.store.job_directory import Job
 from scrapy_spider_suite.settings.suite import SuiteSettings
-settings = SuiteSettings.from_settings(Settings({{"SUITE_COMMIT_SURVIVES": sys.argv[2]}}))
-job = Job(Path(sys.argv[1]), settings, "x")
-os.write(2, b"begin")
-for number in range({BATCHES}):
-    job.store.put_state(b"%d" % number, b"x")
-    job.store.flush()
-os.write(2, b"end")
+for level in sys.argv[2:]:
+    settings = SuiteSettings.from_settings(Settings({{"SUITE_COMMIT_SURVIVES": level}}))
+    job = Job(Path(sys.argv[1], level), settings, "x")
+    os.write(2, b"begin " + level.encode())
+    for number in range({BATCHES}):
+        job.store.put_state(b"%d" % number, b"x")
+        job.store.flush()
+    os.write(2, b"end " + level.encode())
 """
 
 
@@ -81,29 +82,30 @@ def test_the_log_is_synced_with_each_batch_or_never(
     store.close()
 
 
-def synced_files(trace: Path) -> list[str]:
-    """The files that a traced process had synced while it wrote its batches."""
-    lines = trace.read_text(errors="replace").split('"begin"', 1)[1].split('"end"', 1)[0]
+def synced_files(trace: str, level: str) -> list[str]:
+    """The files that a traced process had synced while it wrote its batches at that *level*."""
+    lines = trace.split(f'"begin {level}"', 1)[1].split(f'"end {level}"', 1)[0]
     return [Path(name).name for _, name in _CALL.findall(lines)]
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(shutil.which("strace") is None, reason="strace is not installed")
-@pytest.mark.parametrize("level", ["power", "process"])
-def test_the_system_is_asked_to(level: str, tmp_path: Path) -> None:
+def test_the_system_is_asked_to(tmp_path: Path) -> None:
     """The same seen from outside: one call for each batch that the process waits for, or none."""
     trace = tmp_path / "trace"
     command = [
         "strace", "-f", "-y", "-e", "trace=fsync,fdatasync,sync_file_range,write",
-        "-o", str(trace), sys.executable, "-c", _SCRIPT, str(tmp_path / "job"), level,
+        "-o", str(trace), sys.executable, "-c", _SCRIPT, str(tmp_path), "power", "process",
     ]  # fmt: skip
     root = Path(__file__).parents[2]
     ended = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False)
     if "Operation not permitted" in ended.stderr:
         pytest.skip("processes may not be traced here")
     assert ended.returncode == 0, ended.stderr
-    logs = [name for name in synced_files(trace) if name.endswith(".log")]
-    assert len(logs) == (BATCHES if level == "power" else 0)
+    said = trace.read_text(errors="replace")
+    for level, calls in (("power", BATCHES), ("process", 0)):
+        logs = [name for name in synced_files(said, level) if name.endswith(".log")]
+        assert len(logs) == calls
 
 
 def test_small_files_are_on_the_medium_before_they_count(

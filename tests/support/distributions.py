@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
+import tarfile
 from pathlib import Path
+
+from build import ProjectBuilder
+from build.env import DefaultIsolatedEnv
 
 _ROOT = Path(__file__).resolve().parents[2]
 _SOURCES = (
@@ -24,9 +26,12 @@ def build(folder: Path) -> tuple[Path, Path]:
             shutil.copytree(path, tree / name, ignore=ignored)
         else:
             shutil.copy(path, tree)
-    subprocess.run(
-        [sys.executable, "-m", "build", "--outdir", str(folder), str(tree)],
-        check=True, capture_output=True, timeout=300,
-    )  # fmt: skip
-    [source], [wheel] = folder.glob("*.tar.gz"), folder.glob("*.whl")
+    with DefaultIsolatedEnv() as env:  # one for both: it takes as long as they do
+        builder = ProjectBuilder.from_isolated_env(env, tree)
+        env.install(builder.build_system_requires)
+        source = Path(builder.build("sdist", folder))
+        with tarfile.open(source) as archive:
+            archive.extractall(folder, filter="data")
+        unpacked = folder / source.name.removesuffix(".tar.gz")
+        wheel = Path(ProjectBuilder.from_isolated_env(env, unpacked).build("wheel", folder))
     return source, wheel
