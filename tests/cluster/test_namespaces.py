@@ -21,7 +21,7 @@ from support.verdict import table, verdict_of
 from scrapy_spider_suite.testing import FakeWebProcess
 
 PLAN = Plan(
-    size=Size(hosts=20, addresses=8, pages=24, host_delay=1.25, ip_delay=0.03), agents=2, seconds=0
+    size=Size(hosts=12, addresses=5, pages=24, host_delay=1.25, ip_delay=0.03), agents=2, seconds=0
 )
 GRACE = 36.0
 PORT = 6379
@@ -61,7 +61,7 @@ def test_a_cable_is_cut_for_longer_than_a_lease(tmp_path: Path) -> None:
             with Fleet(tmp_path, own, arguments, namespace=network.file) as fleet:
                 for name in agents:
                     fleet.start(name)
-                until(lambda: len(web.arrivals()) > 40 or not fleet.alive(), 60, 0.5)
+                until(lambda: len(web.arrivals()) > 24 or not fleet.alive(), 60, 0.5)
                 network.cut(agents[1])
                 fleet.note("cut", agents[1])
                 time.sleep(GRACE + 4)
