@@ -66,7 +66,7 @@ def install() -> None:
         kind = ForkedAgent if fleet.MODULE in command else subprocess.Popen
         return kind(command, **options)
 
-    local_redis.subprocess = SimpleNamespace(  # type: ignore[assignment]
+    vars(local_redis)["subprocess"] = SimpleNamespace(
         Popen=start, DEVNULL=subprocess.DEVNULL, TimeoutExpired=subprocess.TimeoutExpired
     )
 
@@ -86,7 +86,8 @@ def _become(command: Sequence[str], files: list[int], kept: Collection[int]) -> 
     # Python, the code that ties it with its arguments, and the words for Python of the agent.
     _, _, tying, parent, *program = command
     goes_on: list[Sequence[str]] = []
-    begin, os.execv = os.execv, lambda path, words: goes_on.append(words)  # type: ignore[assignment, misc]
+    begin = os.execv
+    vars(os)["execv"] = lambda path, words: goes_on.append(words)
     sys.argv = ["-c", parent, *program]
     exec(tying, {"__name__": "__main__"})
     os.execv = begin
