@@ -8,6 +8,7 @@ import subprocess
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
+from typing import Self
 
 from scrapy_spider_suite import testing
 from scrapy_spider_suite.testing import Arrival, Ready, SyntheticWeb
@@ -28,6 +29,10 @@ class FakeWebProcess(testing.FakeWebProcess):
     _fork: Fork | None = None
     _read = -1
     """Bytes of the log that were parsed."""
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
 
     def start(self) -> Ready:
         """Start the child, wait until it answers. Raises `RuntimeError` with its message."""
