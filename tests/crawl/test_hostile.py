@@ -93,7 +93,7 @@ def test_ten_megabytes_of_links_are_taken(tmp_path: Path) -> None:
     end = hostile_crawl(
         "support.spiders.Bulk", tmp_path, floods, JOBDIR=str(tmp_path / "job"),
         ROBOTSTXT_OBEY=False, SUITE_HOST_DELAY=0.02, SUITE_IP_DELAY=0.01,
-        DOWNLOAD_MAXSIZE=16 << 20, DOWNLOAD_TIMEOUT=20,
+        DOWNLOAD_MAXSIZE=16 << 20, DOWNLOAD_TIMEOUT=20, SUITE_IP_FAMILY="4",
     )  # fmt: skip
     assert end.crawl.reason == "finished"
     _check_bounds(end)
