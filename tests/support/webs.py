@@ -55,10 +55,6 @@ class FakeWebProcess(testing.FakeWebProcess):
         self.web = SyntheticWeb(served, self.ready.ports)
         return self.ready
 
-    def __enter__(self) -> FakeWebProcess:
-        self.start()
-        return self
-
     @property
     def pid(self) -> int:
         """Of the child."""
