@@ -351,8 +351,9 @@ def test_remote_control_listens(
     remote_control = pytest.importorskip("scrapy.extensions.remote_control")
     site.pages["/"] = links()
     done = either(
-        visitor(site, "/"), REMOTE_CONTROL_ENABLED=True, REMOTE_CONTROL_JOBS_DIR=str(tmp_path)
-    )
+        visitor(site, "/"), EXTENSIONS={remote_control.RemoteControl: 0},
+        REMOTE_CONTROL_ENABLED=True, REMOTE_CONTROL_JOBS_DIR=str(tmp_path),
+    )  # fmt: skip
     assert done.crawler.get_extension(remote_control.RemoteControl) is not None
     assert len(done.spider.came) == 1
 
