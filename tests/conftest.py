@@ -8,6 +8,7 @@ import asyncio
 import gc
 import threading
 from collections.abc import Callable, Coroutine, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,9 @@ settings.load_profile("suite")
 gc.set_threshold(10_000, 20, 100)
 event_loop._ENDED_MOST = 40
 
+_LATEST = 0.7
+"""Where the last slow test of a process begins among its others."""
+
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Mark what `outside_tests.txt` lists; deal slow files evenly to processes."""
@@ -44,21 +48,33 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if listed & {item.path, *item.path.parents}:
             item.add_marker("outside")
     if hasattr(config, "workerinput"):  # each gets a part of the list, in order
-        items[:] = _spread(items)
+        items[:] = _spread(items, config.workerinput["workercount"])
 
 
-def _spread(items: list[pytest.Item]) -> list[pytest.Item]:
-    """Return *items* with the files of slow tests evenly among the others."""
+def _spread(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
+    """Return *items* in an equal part for each process, the files of slow tests evenly in each.
+
+    None comes at the end of a part, where the others would wait for it.
+    """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.path, []).append(item)
-    kinds: dict[bool, list[list[pytest.Item]]] = {True: [], False: []}
-    for tests in files.values():
-        kinds[any(test.get_closest_marker("slow") for test in tests)].append(tests)
-    placed = [
-        (number / len(kind), tests) for kind in kinds.values() for number, tests in enumerate(kind)
-    ]
-    return [item for _, tests in sorted(placed, key=lambda place: place[0]) for item in tests]
+    slow = [tests for tests in files.values() if any(map(_is_slow, tests))]
+    quick = iter([item for tests in files.values() if tests not in slow for item in tests])
+    spread: list[pytest.Item] = []
+    for part in range(processes):
+        mine = slow[part::processes]
+        room = max(0, len(items) // processes - sum(map(len, mine)))
+        others = list(islice(quick, room))
+        step = int(_LATEST * room / max(1, len(mine)))
+        for number, tests in enumerate(mine):
+            spread += [*tests, *others[number * step : (number + 1) * step]]
+        spread += others[len(mine) * step :]
+    return [*spread, *quick]
+
+
+def _is_slow(item: pytest.Item) -> bool:
+    return item.get_closest_marker("slow") is not None
 
 
 def pytest_unconfigure() -> None:

@@ -299,6 +299,4 @@ class ProjectAssignment:
 
 
 def _units(assignment: Assignment) -> list[int]:
-    return [
-        assignment.unit(host, f"https://{host}/{path}") for host in _HOSTS for path in _PATHS
-    ]
+    return [assignment.unit(host, f"https://{host}/{path}") for host in _HOSTS for path in _PATHS]

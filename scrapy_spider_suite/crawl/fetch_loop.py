@@ -481,9 +481,7 @@ class FetchLoop:
             if b"Content-Encoding" in fields and plan.decoder is not None:
                 page = self._decoded(exchange)
             if target is not None:
-                leads_elsewhere = self._parts.redirects.follow(
-                    fetch, exchange.url, status, target
-                )
+                leads_elsewhere = self._parts.redirects.follow(fetch, exchange.url, status, target)
             revisited = not leads_elsewhere and not self._plans.idle
             if revisited and self._parts.revisits.note_page(fetch, page):
                 raise NotModified(f"{exchange.url} has not changed", page.response)

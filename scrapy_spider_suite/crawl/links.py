@@ -20,12 +20,7 @@ from scrapy.http import Response
 
 from scrapy_spider_suite.crawl.context import Crawl
 from scrapy_spider_suite.crawl.queue.leases import Fetch
-from scrapy_spider_suite.crawl.requests import (
-    SITEMAP,
-    redirect_target,
-    sitemap_payload,
-    voucher_of,
-)
+from scrapy_spider_suite.crawl.requests import SITEMAP, redirect_target, sitemap_payload, voucher_of
 from scrapy_spider_suite.crawl.revisits import Revisits
 from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.frontier.entries import Entry, Flag, state_key

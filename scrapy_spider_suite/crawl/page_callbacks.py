@@ -75,7 +75,8 @@ class PageCallbacks:
             if items:
                 self._scrape(fetch, request, response, _raise_after(items, error))
                 return
-            self._scraper.handle_spider_error(_failure(), request, response)
+            failure: Any = Failure()  # type: ignore[no-untyped-call]
+            self._scraper.handle_spider_error(failure, request, response)
         if items:
             task = asyncio.get_running_loop().create_task(self._process(fetch, response, items[0]))
             self._tasks.add(task)
@@ -113,7 +114,3 @@ class PageCallbacks:
 def _raise_after(items: list[Any], error: Exception) -> Iterator[Any]:
     yield from items
     raise error
-
-
-def _failure() -> Any:
-    return Failure()  # type: ignore[no-untyped-call]

@@ -298,9 +298,7 @@ class ResponseReader:
         # By position, which is 1 µs faster: headers, chunked_length, keep_alive,
         # transfer_encoding, version, data_after_close, lf_after_cr, cr_before_lf,
         # crlf_after_chunk (off: a chunk's own bytes would be read as framing), spaces.
-        parser.set_dangerous_leniencies(
-            True, True, True, True, True, True, True, True, False, True
-        )
+        parser.set_dangerous_leniencies(True, True, True, True, True, True, True, True, False, True)
         with contextlib.suppress(httptools.HttpParserUpgrade):  # a 101, refused by its status
             parser.feed_data(head)
         return parser

@@ -43,10 +43,7 @@ MAX_ADDRESSES = 16  # addresses kept of one answer, which may hold thousands
 # address found.
 _NO_SORT = 1 << 7
 
-_RECORD_TYPE = {
-    socket.AF_INET: pycares.QUERY_TYPE_A,
-    socket.AF_INET6: pycares.QUERY_TYPE_AAAA,
-}
+_RECORD_TYPE = {socket.AF_INET: pycares.QUERY_TYPE_A, socket.AF_INET6: pycares.QUERY_TYPE_AAAA}
 
 _ADDRESS_RECORDS = (pycares.ARecordData, pycares.AAAARecordData)
 
@@ -323,9 +320,7 @@ def resolver_from(settings: SuiteSettings) -> Resolver:
         raise errors.SettingsError(f"SUITE_ALLOW_PRIVATE_ADDRESSES: {error}") from None
     servers = [str(Endpoint(*server)) for server in settings.dns_servers]
     most, timeout = settings.dns_ttl_max, settings.project.dns_timeout or TIMEOUT
-    limits = ResolverLimits(
-        ttl_min=min(TTL_MIN, most), ttl_max=most, timeout=min(TIMEOUT, timeout)
-    )
+    limits = ResolverLimits(ttl_min=min(TTL_MIN, most), ttl_max=most, timeout=min(TIMEOUT, timeout))
     return Resolver(policy, servers, settings.ip_family, limits)
 
 

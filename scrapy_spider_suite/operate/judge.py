@@ -142,13 +142,10 @@ class UrlJudge:
         return [
             *self._check_scope(normal, host, depth),
             *self._check_filters(normal, host, depth, entry),
-            *self._check_traps(normal, host, depth),
-            *self._check_budgets(host, record),
-            *self._check_address(host),
-            *self._check_blocks(normal, host),
-            *self._check_robots(normal, host),
-            *self._check_clock(host, record),
-        ]
+            *self._check_traps(normal, host, depth), *self._check_budgets(host, record),
+            *self._check_address(host), *self._check_blocks(normal, host),
+            *self._check_robots(normal, host), *self._check_clock(host, record),
+        ]  # fmt: skip
 
     def at_its_turn(self, entry: Entry) -> list[Finding]:
         """The findings about the pending *entry*, for which the scope is not asked again."""

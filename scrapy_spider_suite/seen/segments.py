@@ -306,9 +306,7 @@ class Segment:
         begin = _aligned(row.trie) + WORD * row.words
         self.key_of = lambda ident: None
         if row.width:
-            self.key_of = _make_key_of(
-                self._map, begin, row, self._trie, self._ids, self._removed
-            )
+            self.key_of = _make_key_of(self._map, begin, row, self._trie, self._ids, self._removed)
         return self
 
     def keys(self, prefix: bytes = b"") -> Iterator[bytes]:

@@ -67,9 +67,7 @@ class SegmentBuilder:
         for row, high in zip(rows, highs, strict=True):
             task = tasks.get(row.low)
             ranges += [row] if task is None else self._build(task, row, high)
-        after = replace(
-            self._catalogue, serial=self._catalogue.serial + 1, ranges=tuple(ranges)
-        )
+        after = replace(self._catalogue, serial=self._catalogue.serial + 1, ranges=tuple(ranges))
         segments.write_catalogue(self._made, after)
 
     def _build(self, task: BuildTask, row: segments.RangeRow, high: int) -> list[segments.RangeRow]:

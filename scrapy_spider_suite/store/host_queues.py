@@ -224,7 +224,6 @@ class HostRecords:
 
     def __init__(self, store: Store, workbench: Workbench, fronts: QueueFronts) -> None:
         self.wall_offset = 0.0  # wall time minus ``now``
-        self.keeps_heads = True  # whether `touch` brings a `head` up to date: for orders by path
         self._store = store
         self._hosts = workbench.hosts
         self._fronts = fronts
@@ -232,14 +231,13 @@ class HostRecords:
         store.update_record = self._update
 
     def touch(self, key: str) -> HostRecord:
-        """The record of a host, which is about to change."""
+        """The record of a host, which is about to change; its `head` is up to date."""
         host = self._hosts.get(key)
         if host is None:
             record = self.get(key)
         else:
             record = host.record
-            if self.keeps_heads:
-                self._fronts.set_head(host)
+            self._fronts.set_head(host)
         self._store.put_record(key, record)
         return record
 

@@ -94,22 +94,12 @@ _NOT_A_PROJECT = sys.stdlib_module_names | {"scrapy", "scrapy_spider_suite"}
 
 # The fields of a stored request. Numbers are for ever; defaults are left out.
 _FIELDS: tuple[tuple[str, type | tuple[type, ...], object], ...] = (
-    ("url", str, ""),
-    ("callback", (str, bool), None),
-    ("method", str, "GET"),
-    ("headers", dict, {}),
-    ("body", bytes, b""),
-    ("cookies", (dict, list), {}),
-    ("meta", dict, {}),
-    ("encoding", str, "utf-8"),
-    ("priority", int, 0),
-    ("dont_filter", object, False),
-    ("flags", list, []),
-    ("errback", (str, bool), None),
-    ("cb_kwargs", dict, {}),
-    ("class", str, "R"),
-    ("extra", dict, {}),
-)
+    ("url", str, ""), ("callback", (str, bool), None), ("method", str, "GET"),
+    ("headers", dict, {}), ("body", bytes, b""), ("cookies", (dict, list), {}), ("meta", dict, {}),
+    ("encoding", str, "utf-8"), ("priority", int, 0), ("dont_filter", object, False),
+    ("flags", list, []), ("errback", (str, bool), None), ("cb_kwargs", dict, {}),
+    ("class", str, "R"), ("extra", dict, {}),
+)  # fmt: skip
 _URL, _CALLBACK, _HEADERS, _META, _ERRBACK, _CB_KWARGS, _CLASS, _EXTRA = 0, 1, 3, 6, 11, 12, 13, 14
 _SIMPLE = tuple(
     (number, name, default)

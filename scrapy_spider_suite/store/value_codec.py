@@ -315,14 +315,9 @@ class ValueCodec:
         reader = _Reader(self)
         try:
             value = msgpack.unpackb(
-                data,
-                ext_hook=reader.extension,
-                list_hook=reader.array,
-                object_pairs_hook=dict,
-                strict_map_key=False,
-                unicode_errors="surrogatepass",
-                timestamp=1,
-            )
+                data, ext_hook=reader.extension, list_hook=reader.array, object_pairs_hook=dict,
+                strict_map_key=False, unicode_errors="surrogatepass", timestamp=1,
+            )  # fmt: skip
         except CodecError:
             raise
         except Exception as error:  # not only msgpack's: keys of the user's classes are hashed

@@ -94,13 +94,9 @@ def run(options: argparse.Namespace, leftover: Sequence[str] = ()) -> int:
 def main(arguments: Sequence[str] | None = None) -> int:
     """``python -m scrapy_spider_suite.testing``; returns the exit code."""
     parser = _Parser(
-        prog="python -m scrapy_spider_suite.testing",
-        usage="%(prog)s [options]",
-        description=ABOUT,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
+        prog="python -m scrapy_spider_suite.testing", usage="%(prog)s [options]", description=ABOUT,
+        epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter, allow_abbrev=False,
+    )  # fmt: skip
     add_options(parser)
     options, leftover = parser.parse_known_args(arguments)
     return run(options, leftover)

@@ -530,12 +530,6 @@ class MarkupReader:
             self._too_long += 1
             return None
         self._seen.add(value)
-        if value.isascii() and b"&" not in value and not self._page.has_nul:
-            url = self._resolver.resolve(value.decode("ascii"))
-            if isinstance(url, str) and len(url) <= self._max_length:
-                self._found += 1
-                self._links[url] = None
-                return url
         return self._add_reference(self._page.read_url(value))
 
     def _add_reference(self, href: str) -> str | None:

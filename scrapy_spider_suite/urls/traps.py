@@ -266,13 +266,8 @@ class QuickTest:
             rf"[/=](?:{decade[:2]}[{decade[2]}-9]|2[1-9][0-9])[0-9](?![0-9])"
         ).search
 
-    def passes(self, url: str) -> bool:
-        if len(url) > self._longest or url.count("/") > self._slashes:
-            return False
-        return not (self._dates and ("/2" in url or "=2" in url) and self._ahead(url))
-
-    def passes_all(self, text: str) -> bool:
-        """`passes` for each of the URLs in *text*, which are separated by spaces."""
+    def passes(self, text: str) -> bool:
+        """Whether nothing is found in any of the URLs in *text*, which are separated by spaces."""
         if len(text) > self._longest and max(map(len, text.split(" "))) > self._longest:
             return False
         slashes = self._slashes

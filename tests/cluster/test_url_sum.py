@@ -15,7 +15,7 @@ from support.webs import FakeWebProcess
 AGENTS = 3
 TURN, GUARD, TIMEOUT = 1.3, 1.1, 0.6
 SWAPS = 20
-SIZE = Size(hosts=12, addresses=9, pages=3, host_delay=0.3, ip_delay=0.01)
+SIZE = Size(hosts=12, addresses=9, pages=4, host_delay=0.3, ip_delay=0.01)
 """The delay is longer than what the guard leaves of a turn: a page of each host in each."""
 
 

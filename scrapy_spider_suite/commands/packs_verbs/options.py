@@ -85,13 +85,10 @@ SAMPLE = verb.option(
 def choice_of(options: argparse.Namespace) -> Selection:
     """The pages that the options of `CHOICE` select."""
     return Selection(
-        hosts=tuple(options.host),
-        first=options.first or "",
-        last=options.last or "",
-        statuses=tuple(options.status),
-        mimes=tuple(options.mime),
+        hosts=tuple(options.host), first=options.first or "", last=options.last or "",
+        statuses=tuple(options.status), mimes=tuple(options.mime),
         sample=getattr(options, "sample", 0),
-    )
+    )  # fmt: skip
 
 
 @contextmanager

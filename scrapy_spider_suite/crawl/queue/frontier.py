@@ -288,7 +288,6 @@ class Frontier:
         self.rotation = Rotation(residents, self.policy_update)
         self.states = UrlStates(store, self.counters, options.order, options.cache)
         self.states.use_sieve(active=options.sift)
-        residents.records.keeps_heads = options.order is not BREADTH_FIRST
         self.health = HostHealth(
             residents, self.states, lambda entry, now: self.commit.release_holder(entry, now)
         )

@@ -335,7 +335,7 @@ class Traps:
         text = " ".join(urls)
         suspects = self._closed_hosts(text)
         unordered = limits.permuted and "&" in text
-        if not (suspects or unordered) and self._quick.passes_all(text):
+        if not (suspects or unordered) and self._quick.passes(text):
             return urls
         kept, is_harmless = [], self._quick.passes
         for url in urls:

@@ -26,23 +26,11 @@ from scrapy_spider_suite.crawl.preparation import find_contact
 from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.crawl.requests import redirect_target
 from scrapy_spider_suite.crawl.sinks.commit_log import CommitLog
-from scrapy_spider_suite.errors import (
-    PackError,
-    PackRefusedError,
-    PackWriteError,
-    SettingsError,
-)
+from scrapy_spider_suite.errors import PackError, PackRefusedError, PackWriteError, SettingsError
 from scrapy_spider_suite.fetch.exchange import TRUNCATED, Exchange, pop_exchange
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.items import PageItem, link_of
-from scrapy_spider_suite.packs import (
-    Capture,
-    CrawlInfo,
-    Link,
-    PackPlan,
-    PackWriter,
-    RecordLocation,
-)
+from scrapy_spider_suite.packs import Capture, CrawlInfo, Link, PackPlan, PackWriter, RecordLocation
 from scrapy_spider_suite.packs.folder_index import IndexMerger
 from scrapy_spider_suite.packs.http_records import build_head
 from scrapy_spider_suite.packs.pack_file import FORMATS, Uploaded, format_of
@@ -191,20 +179,12 @@ def packed_item(item: PageItem, fetch: Fetch | None) -> Capture:
         sent = Exchange.of_handler(item.url, method, source)
     fields = {_latin(name): list(map(_latin, values)) for name, values in item.headers.items()}
     return Capture(
-        url=item.url,
-        time=item.time.timestamp(),
-        head=sent.head or build_head(item.status, fields),
-        body=bytes(item.body),
-        decoded="Content-Encoding" not in item.headers,
-        method=method,
-        request=sent.request,
-        address=sent.address,
-        truncated=_truncated(sent),
-        protocols=sent.protocols,
-        links=[link_of(each) for each in item.links or ()],
-        via=via,
+        url=item.url, time=item.time.timestamp(), head=sent.head or build_head(item.status, fields),
+        body=bytes(item.body), decoded="Content-Encoding" not in item.headers, method=method,
+        request=sent.request, address=sent.address, truncated=_truncated(sent),
+        protocols=sent.protocols, links=[link_of(each) for each in item.links or ()], via=via,
         hops=hops,
-    )
+    )  # fmt: skip
 
 
 def _latin(text: str) -> bytes:
@@ -255,14 +235,10 @@ def pack_plan(log: CommitLog, folder: Path) -> PackPlan:
         notes={} if job is None else {"job": job.file.id},
     )
     return PackPlan(
-        folder=folder,
-        crawl=crawl,
-        agent=settings.agent_name or machine,
-        form=settings.packs_format,
-        max_bytes=settings.packs_size,
-        max_age=settings.packs_age,
+        folder=folder, crawl=crawl, agent=settings.agent_name or machine,
+        form=settings.packs_format, max_bytes=settings.packs_size, max_age=settings.packs_age,
         power=settings.commit_survives == "power",
-    )
+    )  # fmt: skip
 
 
 class _PackJob:
