@@ -110,7 +110,7 @@ def serving(round_trip: float) -> Iterator[int]:
 
     thread = Thread(target=asyncio.run, args=(serve(),))
     thread.start()
-    port, end = ready.get()
+    port, end = ready.get(timeout=60)
     try:
         yield port
     finally:
@@ -136,6 +136,7 @@ def compare(
                         rules.write_text(f".{DOMAIN} {rule}\n")
                         settings = loopback_settings(
                             CONCURRENT_REQUESTS=most, ROBOTSTXT_OBEY=False, LOG_LEVEL="WARNING",
+                            SUITE_MEMORY="64M",
                             SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0, SUITE_IP_CONCURRENCY=0,
                             SUITE_DNS_SERVERS=[names.address], SUITE_OVERRIDES=str(rules),
                         )

@@ -57,7 +57,7 @@ _KNOWN_SPIDER = frozenset({
         "PageItemMiddleware", "PageMiddleware", "PageParentMiddleware",
     )),
 })  # fmt: skip
-"""Spider middlewares that have nothing to do with a page without a callback."""
+"""Spider middlewares that do nothing with a page without a callback, or with its one item."""
 _ANNOUNCED: Final = (
     signals.request_reached_downloader, signals.request_left_downloader,
     signals.response_downloaded, signals.response_received,

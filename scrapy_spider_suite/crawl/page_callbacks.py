@@ -1,8 +1,9 @@
 """The callback of a page of the fetch loop, and what it yields.
 
 Most callbacks yield nothing, or one item of a page: that goes straight to the item pipelines. All
-else goes through Scrapy's scraper, and so through the spider middlewares: requests, several items,
-output of a coroutine, and everything where a middleware of the project's is to see it.
+else goes through Scrapy's scraper, and so through the spider middlewares: requests, page items,
+several items, output that is no list or generator, the callbacks of sitemaps and of pages that
+SUITE_STORE_FILTER refuses, and everything where a middleware of the project's is to see it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from contextvars import copy_context
+from functools import partial
 from itertools import chain
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 from scrapy import Request
 from twisted.python.failure import Failure
 
-from scrapy_spider_suite.errors import JobDamagedError
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.items import PageItem
 
 if TYPE_CHECKING:
@@ -56,45 +59,54 @@ class PageCallbacks:
         if self._seen or fetch.items_refused or request.callback is not None:
             self._scrape(fetch, request, response)
             return
+        context = copy_context()  # as in a task: what a callback sets there stays there
+        item, others = context.run(self._output_of, request, response)
+        if others is not None:
+            self._scrape(fetch, request, response, others)
+        elif item is None:
+            self._over(fetch)
+        else:
+            slot: Any = self._scraper.slot
+            slot.active.add(request)
+            slot.active_size += max(len(response.body), slot.MIN_RESPONSE_SIZE)
+            process = self._scraper.start_itemproc_async(item, response=response)
+            task = asyncio.get_running_loop().create_task(process, context=context)
+            self._tasks.add(task)
+            task.add_done_callback(partial(self._processed, fetch, request, response))
+
+    def _output_of(self, request: Request, response: Response) -> tuple[Any, Any]:
+        """The one item that the callback yields, if any; or all its output, for Scrapy."""
         items: list[Any] = []
         try:
             output = self._spider._parse(response)
             if output is not None and not isinstance(output, _PLAIN):
-                self._scrape(fetch, request, response, output)
-                return
+                return None, output
             outputs = iter(output or ())
             for each in outputs:
                 if each is not None:
                     items.append(each)
                     if len(items) > 1 or isinstance(each, Request | PageItem):
-                        self._scrape(fetch, request, response, chain(items, outputs))
-                        return
-        except JobDamagedError:
-            raise
+                        return None, chain(items, outputs)
         except Exception as error:  # the project's own code
             if items:
-                self._scrape(fetch, request, response, _raise_after(items, error))
-                return
+                return None, _raise_after(items, error)
             failure: Any = Failure()  # type: ignore[no-untyped-call]
             self._scraper.handle_spider_error(failure, request, response)
-        if items:
-            task = asyncio.get_running_loop().create_task(self._process(fetch, response, items[0]))
-            self._tasks.add(task)
-            task.add_done_callback(self._tasks.discard)
-        else:
-            self._over(fetch)
+        return (items[0] if items else None), None
 
-    async def _process(self, fetch: Fetch, response: Response, item: Any) -> None:
-        slot: Any = self._scraper.slot
-        size = max(len(response.body), slot.MIN_RESPONSE_SIZE)
-        slot.active_size += size  # by which the engine and the loop see that pipelines are behind
-        try:
-            await self._scraper.start_itemproc_async(item, response=response)
-        except Exception:  # Scrapy has dealt with those of pipelines
-            logger.exception("The item of %s cannot be processed", response.url)
-        finally:
-            slot.active_size -= size
-            self._over(fetch)
+    def _processed(
+        self, fetch: Fetch, request: Request, response: Response, task: asyncio.Task[None]
+    ) -> None:
+        self._tasks.discard(task)
+        if task.cancelled():  # by a pipeline
+            fetch.faults.add(Event.INTERRUPTED)
+        elif (error := task.exception()) is not None:  # Scrapy deals with those of pipelines
+            fetch.faults.add(Event.PIPELINE_ERROR)
+            logger.error("The item of %s cannot be processed", response.url, exc_info=error)
+        scraper: Any = self._scraper
+        scraper.slot.finish_response(response, request)
+        scraper._check_if_closing()
+        self._over(fetch)
 
     def _scrape(
         self, fetch: Fetch, request: Request, response: Response, output: Any = None

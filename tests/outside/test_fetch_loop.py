@@ -28,9 +28,13 @@ _OWN = '''
 """What a project has of its own."""
 
 import asyncio
+from contextvars import ContextVar
 from scrapy import Request
-from scrapy.exceptions import DropItem
+from scrapy.exceptions import CloseSpider, DropItem
 from scrapy_spider_suite.spiders import BroadSpider
+
+
+PAGE = ContextVar("page", default="none")
 
 
 class Nothing:
@@ -111,9 +115,19 @@ class Kinds(BroadSpider):
 
     def page_fail(self, response):
         yield self.item(response, fail=True)
+
+    def page_context(self, response):
+        before = PAGE.get()
+        PAGE.set(response.url)
+        yield self.item(response, before=before)
+        assert PAGE.get() == response.url
+
+    def page_enough(self, response):
+        yield self.item(response)
+        raise CloseSpider("enough")
 '''
 KINDS = ("none", "one", "several", "slow", "request", "late", "list", "dict", "generator",
-         "coroutine", "raises", "stumbles", "drop", "fail")  # fmt: skip
+         "coroutine", "raises", "stumbles", "drop", "fail", "context", "context?2", "context?3")
 
 
 def _member(visit: Visit) -> Answer:
@@ -153,7 +167,7 @@ class Seen:
 
     def __init__(
         self, folder: Path, engine_path: bool, spider: str, pages: dict[str, Page] | None = None,
-        **settings: Any,
+        closed: bool = False, **settings: Any,
     ) -> None:  # fmt: skip
         with running(Site()) as site:
             site.pages = _pages() if pages is None else pages
@@ -170,7 +184,7 @@ class Seen:
                 "crawl", spider, "-a", f"seeds={site.url}/", "-s", f"JOBDIR={folder / 'job'}",
                 "-O", f"{folder / 'items.jsonl'}",
             )  # fmt: skip
-            assert self.end.returncode == 0, self.end.stderr[-3000:]
+            assert bool(self.end.returncode) == closed, self.end.stderr[-3000:]
             self.visits = Counter((visit.method, visit.path) for visit in site.visits)
             self.headers = {
                 visit.path: {name: value for name, value in visit.headers.items()
@@ -225,7 +239,8 @@ def test_whatever_a_callback_yields_is_the_same_both_ways(tmp_path: Path) -> Non
     assert ENGINE in engine.log
     assert loop.visits == engine.visits
     assert loop.items == engine.items
-    assert len(loop.items) == 13
+    assert len(loop.items) == 16
+    assert sum('"before": "none"' in item for item in loop.items) == 3
     assert loop.stats == engine.stats
     for seen in (loop, engine):
         assert seen.stats["item_dropped_count"] == "1"
@@ -235,6 +250,16 @@ def test_whatever_a_callback_yields_is_the_same_both_ways(tmp_path: Path) -> Non
         assert seen.stats["suite/outcome/not_stored"] == "1"
         assert seen.log.count("Spider error processing") == 2
         assert seen.log.count("Error processing") == 1
+
+
+@pytest.mark.parametrize("engine_path", [False, True])
+def test_a_callback_may_close_the_spider(tmp_path: Path, engine_path: bool) -> None:
+    """Its item is kept, and the crawl ends with its reason."""
+    pages: dict[str, Page] = {"/": links("/enough"), "/enough": links("/a"), "/a": "x"}
+    given = {"SPIDER_MODULES": ["project.own"], "ROBOTSTXT_OBEY": False}
+    seen = Seen(tmp_path, engine_path, "kinds", pages, **given, closed=True)
+    assert "Closing spider (enough)" in seen.log
+    assert seen.items == ['{"url": "near:/enough"}']
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import math
-import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from urllib.parse import unquote
@@ -292,7 +291,6 @@ _SAMPLED = (Trap.QUERY, Trap.SESSIONS)  # traps that a few URLs pass, so that a 
 _CALM = 64  # pages of a host after which only some are compared
 _ONE_IN = 4  # pages of such a host of which one is compared with the others
 _LEAST_LINKS = 2  # links to more queries of its path that a page of an endless search has
-_AUTHORITY = re.compile(r"://[^/ ]+")  # that of a URL in a query, too: it does no harm
 ASKED_FOR = Flag.USER | Flag.START | Flag.DONT_FILTER
 
 
@@ -333,7 +331,7 @@ class Traps:
             self._limits, self._year = limits, year
             self._quick = url_traps.QuickTest(limits, year)
         text = " ".join(urls)
-        suspects = self._closed_hosts(text)
+        suspects = self._closed_hosts(urls)
         unordered = limits.permuted and "&" in text
         if not (suspects or unordered) and self._quick.passes(text):
             return urls
@@ -351,10 +349,10 @@ class Traps:
                 self.met[refusal.trap] += 1
         return kept
 
-    def _closed_hosts(self, text: str) -> set[str]:
-        """Of the hosts of URLs in *text*, those where something is closed."""
-        authorities = set(_AUTHORITY.findall(text))  # most links of a page lead to its own host
-        hosts = {host_of(each) if ":" in each[1:] else each[3:] for each in authorities}
+    def _closed_hosts(self, urls: list[str]) -> set[str]:
+        """Of the hosts of *urls*, those where something is closed."""
+        authorities = {url.split("/", 3)[2] for url in urls}  # most links lead to their own host
+        hosts = {host_of(f"http://{each}/") if ":" in each else each for each in authorities}
         found = self.stats.closed_among(hosts)
         if domains := self._duplicate_domains.domains:
             found |= {host for host in hosts if registered_domain(host) in domains}

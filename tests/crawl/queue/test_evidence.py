@@ -221,6 +221,20 @@ def test_only_orders_that_were_queued_count() -> None:
     assert later.passed([second], YEAR) == []
 
 
+# Hosts
+
+
+def test_an_address_in_a_query_is_no_host() -> None:
+    """Links are judged by their own hosts, whatever else stands in them."""
+    guard = traps(hosts=3)
+    for number in range(8):
+        guard.learn_page(f"http://h{number}.evil.test/", f"h{number}.evil.test", said("x"), [],
+                         pages=0)  # fmt: skip
+    trapped = "http://new.evil.test/"
+    links = [f"{H}/?u=://.evil.test", f"{H}/?u=http://new.evil.test/", f"{H}/a://b.evil.test:8/"]
+    assert guard.passed([*links, trapped, f"{H}:8080/"], YEAR) == [*links, f"{H}:8080/"]
+
+
 # What it costs
 
 
