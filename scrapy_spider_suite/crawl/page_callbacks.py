@@ -113,7 +113,6 @@ class PageCallbacks:
     ) -> None:
         """Let Scrapy call the callback, or take the *output* that it has had."""
         if output is not None:
-
             def give(_: Response) -> Any:
                 request.callback = None
                 return output

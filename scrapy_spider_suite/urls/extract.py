@@ -424,7 +424,7 @@ class MarkupReader:
         self._canonical: str | None = None
         self._refresh: str | None = None
         self._found = self._too_long = self._rel_nofollow = 0
-        self._truncated = False
+        self._truncated = self._one_by_one = False
         self._unusable = {Unusable.NOT_HTTP: 0, Unusable.MALFORMED: 0}
 
     def read(self) -> PageLinks:
@@ -497,8 +497,8 @@ class MarkupReader:
         """`_add` each link of *run*, and empty it."""
         if not run:
             return
-        text, longest = b"".join(run), max(map(len, run))
-        if not text.isascii() or b"&" in text or self._page.has_nul or longest > self._max_raw:
+        text, odd = b"".join(run), self._page.has_nul or max(map(len, run)) > self._max_raw
+        if self._one_by_one or odd or b"&" in text or not text.isascii():
             for value in run:
                 self._add(value)
             run.clear()
@@ -617,6 +617,7 @@ class _EdgeReader(MarkupReader):
 
     def _kinds(self) -> dict[tuple[str, str], bool]:
         if self.edges is None:
+            self._one_by_one = True
             self.edges = dict.fromkeys([(to, "a") for to in self._links], False)
             self._noted = {(value, "a", False) for value in self._seen}
         return self.edges
@@ -632,14 +633,6 @@ class _EdgeReader(MarkupReader):
         super()._link_element(value, found)
         if self._rel_nofollow > before:
             self._note(value, nofollow=True)
-
-    def _add_run(self, run: list[bytes]) -> None:
-        if self.edges is None:
-            super()._add_run(run)
-            return
-        for value in run:
-            self._add(value)
-        run.clear()
 
     def _add(self, value: bytes) -> str | None:
         if self.edges is None and self._kind == "a":

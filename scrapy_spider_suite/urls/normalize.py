@@ -123,11 +123,10 @@ class LinkResolver:
 
     def resolve_all(self, hrefs: list[str]) -> list[str | Unusable]:
         """`resolve` each of *hrefs*: links of a page, for a third of the time."""
-        text = "\n".join(hrefs)
-        if self.base is None or "/." in text:
-            return [self.resolve(href) for href in hrefs]
-        origin, folder, found = self._origin, self._folder, list[str | Unusable]()
-        for absolute, rooted, relative, other in _EASY_LINES.findall(text):
+        text, found = "\n".join(hrefs), list[str | Unusable]()
+        origin, folder = self._origin, self._folder
+        lines = [] if self.base is None or "/." in text else _EASY_LINES.findall(text)
+        for absolute, rooted, relative, other in lines:
             if rooted:
                 found.append(origin + rooted)
             elif absolute:
@@ -136,10 +135,10 @@ class LinkResolver:
             elif relative:
                 found.append(folder + relative)
             else:
-                found.append(self.resolve(other) if other else self.base)
-        if len(found) != len(hrefs):  # there is a line break in one of them
-            return [self.resolve(href) for href in hrefs]
-        return found
+                found.append(self.resolve(other) if other else self.base or "")
+        if len(found) == len(hrefs):
+            return found
+        return [self.resolve(href) for href in hrefs]  # there may be a line break in one of them
 
     def _climb(self, href: str) -> str | Unusable:
         rest = href

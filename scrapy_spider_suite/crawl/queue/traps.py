@@ -95,13 +95,8 @@ class TrapStats:
 
     def closed_among(self, hosts: set[str]) -> set[str]:
         """Those of *hosts* where something is closed."""
-        known, unknown, found = self._known, self._unknown, set[str]()
-        for host in hosts:
-            if host not in unknown:
-                stats = known.get(host) or self.get(host)
-                if stats is not None and stats.closed:
-                    found.add(host)
-        return found
+        known = (host for host in hosts if host not in self._unknown)
+        return {host for host in known if (stats := self.get(host)) is not None and stats.closed}
 
     def learn(self, host: str) -> HostTrapStats:
         stats = self.get(host)
