@@ -1,9 +1,7 @@
 """The callback of a page of the fetch loop, and what it yields.
 
-Most callbacks yield nothing, or one item of a page: that goes straight to the item pipelines. All
-else goes through Scrapy's scraper, and so through the spider middlewares: requests, page items,
-several items, output that is no list or generator, the callbacks of sitemaps and of pages that
-SUITE_STORE_FILTER refuses, and everything where a middleware of the project's is to see it.
+Nothing, or one item of a page, goes straight to the item pipelines. All else goes through Scrapy's
+scraper and the spider middlewares, as does everything that a middleware of the project's is to see.
 """
 
 from __future__ import annotations
@@ -18,6 +16,7 @@ from types import GeneratorType
 from typing import TYPE_CHECKING, Any
 
 from scrapy import Request
+from scrapy.http import TextResponse
 from twisted.python.failure import Failure
 
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -37,10 +36,7 @@ _PLAIN = (GeneratorType, list, tuple)
 
 
 class PageCallbacks:
-    """Calls the callback of pages; *over* is called when all that it yielded is through.
-
-    *seen*: a spider middleware sees what callbacks yield.
-    """
+    """Calls callbacks, and *over* at the end; *seen*: a middleware sees what they yield."""
 
     def __init__(
         self, crawl: Crawl, engine: ExecutionEngine, over: Callable[[Fetch], None], *, seen: bool
@@ -64,7 +60,7 @@ class PageCallbacks:
         if others is not None:
             self._scrape(fetch, request, response, others)
         elif item is None:
-            self._over(fetch)
+            self._end(fetch, response)
         else:
             slot: Any = self._scraper.slot
             slot.active.add(request)
@@ -106,6 +102,12 @@ class PageCallbacks:
         scraper: Any = self._scraper
         scraper.slot.finish_response(response, request)
         scraper._check_if_closing()
+        self._end(fetch, response)
+
+    def _end(self, fetch: Fetch, response: Response) -> None:
+        # A response and its selector hold each other: trees would wait for a collection.
+        if isinstance(response, TextResponse):
+            response._cached_selector = None
         self._over(fetch)
 
     def _scrape(
@@ -119,7 +121,7 @@ class PageCallbacks:
 
             request.callback = give
         scraped = self._scraper.enqueue_scrape(response, request)
-        scraped.addBoth(lambda _: self._over(fetch))
+        scraped.addBoth(lambda _: self._end(fetch, response))
 
 
 def _raise_after(items: list[Any], error: Exception) -> Iterator[Any]:

@@ -38,9 +38,6 @@ _KEEP_ALIVE_TIMEOUT = re.compile(rb"timeout\s*=\s*(\d{1,9})(?!\d)", re.IGNORECAS
 _CR_OR_NUL = re.compile(rb"[\r\x00]+")
 
 
-_LONG: Final = 64  # bytes of a field's name
-
-
 @lru_cache(1_024)
 def _canonical(name: bytes) -> bytes:
     # A space before the colon is no part of it (RFC 9112 §5.1).
@@ -277,8 +274,8 @@ class ResponseReader:
         self.version = f"HTTP/{parser.get_http_version()}"
         fields = self.fields
         for name, value in self._pairs:
-            # None of any length is kept.
-            key = _canonical(name) if len(name) < _LONG else name.rstrip().title()
+            # No name of any length is kept.
+            key = _canonical(name) if len(name) < 64 else name.rstrip().title()
             if key in fields:
                 fields[key].append(value.strip())
             else:
