@@ -60,13 +60,18 @@ class Figures(NamedTuple):
 class PageServer(asyncio.Protocol):
     """Answers in order, each request a round trip after it came."""
 
-    def __init__(self, round_trip: float) -> None:
+    def __init__(self, round_trip: float, transports: set[Any]) -> None:
         self._round_trip = round_trip
+        self._transports = transports
         self._due = 0.0
         self._rest = b""
 
     def connection_made(self, transport: Any) -> None:
         self._transport = transport
+        self._transports.add(transport)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._transports.discard(self._transport)
 
     def data_received(self, data: bytes) -> None:
         """Answer all requests that are complete."""
@@ -99,14 +104,17 @@ def serving(round_trip: float) -> Iterator[int]:
     ready: SimpleQueue[tuple[int, Callable[[], object]]] = SimpleQueue()
 
     async def serve() -> None:
-        loop, over = asyncio.get_running_loop(), asyncio.Event()
+        loop, over, transports = asyncio.get_running_loop(), asyncio.Event(), set[Any]()
         server = await loop.create_server(
-            lambda: PageServer(round_trip), "127.0.0.1", 0, backlog=1024
+            lambda: PageServer(round_trip, transports), "127.0.0.1", 0, backlog=1024
         )
         port = server.sockets[0].getsockname()[1]
         ready.put((port, lambda: loop.call_soon_threadsafe(over.set)))
         await over.wait()
         server.close()
+        for transport in list(transports):
+            transport.abort()
+        await asyncio.sleep(0)  # they end in the next turn
 
     thread = Thread(target=asyncio.run, args=(serve(),))
     thread.start()
