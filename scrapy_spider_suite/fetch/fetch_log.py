@@ -43,6 +43,7 @@ CUT = "cut"
 _UNKNOWN = "-"
 _FIELD_MAX = 64  # most characters of a field that is no URL
 _REMARKS_MAX = 8
+_COUNT_MAX = (1 << 53) - 1
 _LATEST = 253_402_300_799.0  # the end of the year 9999
 _UNSAFE = re.compile(r"[^\x21-\x7e]+")
 _STAMP = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
@@ -81,8 +82,8 @@ def format_line(
         if CUT not in remarks:
             remarks = (CUT, *remarks)
     line = (
-        f"{format_time(when)} {_UNKNOWN if status is None else status} {size} "
-        f"{ms} {url} {via} {_UNKNOWN if depth is None else depth} "
+        f"{format_time(when)} {_format_number(status)} {_format_number(size)} "
+        f"{_format_number(ms)} {url} {via} {_format_number(depth)} "
         f"{_field(media_type)} {_escape_short(digest)} {_field(address)} {_field(reason)}"
     )
     if remarks:
@@ -153,6 +154,12 @@ _cached_short = lru_cache(4_096)(_escape_short)
 
 def _field(text: str) -> str:
     return _cached_short(text[:_FIELD_MAX])
+
+
+def _format_number(number: int | None) -> int | str:
+    if number is None:
+        return _UNKNOWN
+    return number if 0 <= number <= _COUNT_MAX else max(0, min(number, _COUNT_MAX))
 
 
 def _parse_number(field: str) -> int | None:

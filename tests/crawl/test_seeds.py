@@ -44,4 +44,5 @@ def test_killed_in_the_middle_and_resumed(tmp_path: Path, monkeypatch: pytest.Mo
     report = Report("seeds", "")
     sound = seeds.measure(report, 10_000, 2_000, small=True, job=tmp_path / "job")
     assert sound, [*report.text, (tmp_path / "log").read_text()[-3000:]]
+    assert [line.split()[0] for line in report.text[1:3]] == ["killed", "resumed"]
     assert any("the job holds 10,000 of 10,000 seeds" in line for line in report.text)

@@ -26,7 +26,7 @@ PAGE = FetchLine(
 
 # Whatever a URL or a header may hold: line breaks, spaces, NUL, lone surrogates.
 anything = st.text(st.characters(), max_size=80)
-numbers = st.integers(0, 1 << 70)
+numbers = st.integers(-5, 1 << 70)
 fetches = st.builds(
     FetchLine,
     time=st.floats(-1e12, 1e12),
