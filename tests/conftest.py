@@ -54,7 +54,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def _spread(items: list[pytest.Item], processes: int) -> list[pytest.Item]:
     """Return *items* in an equal part for each process, the files of slow tests evenly in each.
 
-    None comes at the end of a part, where the others would wait for it.
+    No slow file stands at the end of a part: the other processes would wait for it.
     """
     files: dict[Path, list[pytest.Item]] = {}
     for item in items:

@@ -274,7 +274,7 @@ class ResponseReader:
         self.version = f"HTTP/{parser.get_http_version()}"
         fields = self.fields
         for name, value in self._pairs:
-            # No name of any length is kept.
+            # The cache holds short names only: a server may send one of 64 KiB.
             key = _canonical(name) if len(name) < 64 else name.rstrip().title()
             if key in fields:
                 fields[key].append(value.strip())

@@ -120,7 +120,7 @@ _OK = (200).to_bytes(2, "big")
 
 def is_plain_success(state: bytes) -> bool:
     """Whether a packed `UrlState` says that its URL ended 200, and holds no URL."""
-    # Every row of a job is asked, time and again.
+    # By its bytes: each pass of the archiver asks this for every row of the job.
     return (
         len(state) == _STATE.size and state[0] & 3 == _DONE and state[1] == _SUCCESS
         and state[3:5] == _OK

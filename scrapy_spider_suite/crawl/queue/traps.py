@@ -93,11 +93,6 @@ class TrapStats:
         self._unknown.add(host)
         return None
 
-    def closed_among(self, hosts: set[str]) -> set[str]:
-        """Those of *hosts* where something is closed."""
-        known = (host for host in hosts if host not in self._unknown)
-        return {host for host in known if (stats := self.get(host)) is not None and stats.closed}
-
     def learn(self, host: str) -> HostTrapStats:
         stats = self.get(host)
         # One of which nothing is left is false, and is the one that is remembered all the same.
@@ -348,7 +343,8 @@ class Traps:
         """Of the hosts of *urls*, those where something is closed."""
         authorities = {url.split("/", 3)[2] for url in urls}  # most links lead to their own host
         hosts = {host_of(f"http://{each}/") if ":" in each else each for each in authorities}
-        found = self.stats.closed_among(hosts)
+        known = self.stats.get
+        found = {host for host in hosts if (stats := known(host)) is not None and stats.closed}
         if domains := self._duplicate_domains.domains:
             found |= {host for host in hosts if registered_domain(host) in domains}
         return found
