@@ -1,7 +1,7 @@
 """The callback of a page of the fetch loop, and what it yields.
 
-Nothing, or one item of a page, goes straight to the item pipelines. All else goes through Scrapy's
-scraper and the spider middlewares, as does everything that a middleware of the project's is to see.
+A single item goes straight to the item pipelines. All other output goes through Scrapy's scraper
+and the spider middlewares. All output goes there if the project has a spider middleware of its own.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _PLAIN = (GeneratorType, list, tuple)
-"""What is walked through here; Scrapy knows what to do with anything else."""
+"""Types of output that are read here. Output of another type goes to Scrapy's scraper."""
 
 
 class PageCallbacks:
-    """Calls callbacks, and *over* at the end; *seen*: a middleware sees what they yield."""
+    """Calls the callback of a page, then *over*; *seen*: a spider middleware sees the output."""
 
     def __init__(
         self, crawl: Crawl, engine: ExecutionEngine, over: Callable[[Fetch], None], *, seen: bool
