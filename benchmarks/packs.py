@@ -149,10 +149,11 @@ def measure(
         )
         ids = record_ids(100)
         size = sum(len(data) for page in pages for data in format_capture(page, ids).records)
+        before_it = set(threading.enumerate())  # a test may have left a writer open
         writer = PackWriter(plan)
         writer._groups.form = container
         writer.recovery.result()
-        [thread] = [each for each in threading.enumerate() if each.name == "packs"]
+        [thread] = set(threading.enumerate()) - before_it
         clock = time.pthread_getcpuclockid(thread.ident or 0)
         before = time.clock_gettime(clock)
         waiters = [(page, Future[Any]()) for page in pages]

@@ -98,7 +98,7 @@ class Server:
                 if several:
                     await reader.read()
         except (asyncio.CancelledError, ConnectionError):
-            pass
+            writer.transport.abort()  # the test is over, or the client has gone
         finally:
             writer.close()
 

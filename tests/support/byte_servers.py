@@ -118,6 +118,7 @@ class RawServer:
         self._talk = talk
         self._tls = tls
         self._tasks: set[asyncio.Task[None]] = set()
+        self._writers: set[asyncio.StreamWriter] = set()
         self.host = host
         self.port = port
         self.connections = 0
@@ -151,6 +152,9 @@ class RawServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        for writer in self._writers:
+            writer.transport.abort()  # a client that reads nothing would keep it open
+        await asyncio.sleep(0)
         await self._server.wait_closed()
 
     async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -158,6 +162,7 @@ class RawServer:
         if task is not None:
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
+        self._writers.add(writer)
         peer = Peer(self, reader, writer)
         self.connections += 1
         self.open += 1

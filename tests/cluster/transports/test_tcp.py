@@ -84,19 +84,21 @@ class Line:
         theirs, other = await asyncio.open_connection(host, int(port))
         back = asyncio.ensure_future(self._pass(theirs, writer))
         self.said.clear()
-        while data := await reader.read(4_096):
-            data = bytearray(data[: self._cut - len(self.said)])
-            at = self._flip - len(self.said)
-            if 0 <= at < len(data):
-                data[at] ^= 1
-            self.said += data
-            other.write(data)
-            await other.drain()
-            if len(self.said) >= self._cut:
-                break
-        for each in (other, writer):
-            each.transport.abort()
-        back.cancel()
+        try:
+            while data := await reader.read(4_096):
+                data = bytearray(data[: self._cut - len(self.said)])
+                at = self._flip - len(self.said)
+                if 0 <= at < len(data):
+                    data[at] ^= 1
+                self.said += data
+                other.write(data)
+                await other.drain()
+                if len(self.said) >= self._cut:
+                    break
+        finally:  # the test may be over
+            for each in (other, writer):
+                each.transport.abort()
+            back.cancel()
 
     async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with suppress(ConnectionError):
@@ -290,10 +292,12 @@ def test_who_says_nothing_is_not_waited_for(tmp_path: Path) -> None:
     path = write(tmp_path / "out", label(), 1)
 
     async def hold(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        line = await tcp.open_channel((reader, writer), SECRET, called=True)
-        await line.receive()
-        await reader.read()
-        writer.close()
+        try:
+            line = await tcp.open_channel((reader, writer), SECRET, called=True)
+            await line.receive()
+            await reader.read()
+        finally:  # the test may be over
+            writer.transport.abort()
 
     async def test() -> None:
         server = await asyncio.start_server(hold, "127.0.0.1", 0)
