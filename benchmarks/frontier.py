@@ -82,7 +82,7 @@ def pop(frontier: Frontier, count: int, now: float, batch: int = 16) -> float:
             frontier.workbench.end(visit.host, visit.address, now, visit=True)
             fetch.event = Event.SUCCESS
             frontier.leases.release(fetch, now)
-            frontier.commit.settle(fetch, now)
+            frontier.commit.settle([fetch], now)
         count -= len(out)
         frontier.flush()
         if not out:

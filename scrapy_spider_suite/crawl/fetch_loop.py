@@ -140,6 +140,7 @@ class FetchLoop:
     def _acquire(self) -> None:
         crawl, engine, scrapy_engine = self._crawl, self._engine, self._scrapy_engine
         slot = scrapy_engine.scraper.slot
+        engine.commit_settled()  # budgets count them
         if engine.closing or crawl.stopping or engine.paused or slot is None:
             return
         flying, aside, active = self.flying, self._aside, scrapy_engine.downloader.active

@@ -369,7 +369,7 @@ class Maintenance:
         else:
             for fetch in list(crawl.fetches.values()):
                 if fetch.held_since is not None and now - fetch.held_since > _HELD_FOR:
-                    crawl.frontier.admission.spill(fetch, now)
+                    crawl.frontier.admission.spill([fetch], now)
         self._disk.pulse(now)
         self._parts.revisits.pulse()
         if not self._disk.stuck:

@@ -277,7 +277,7 @@ class HostPreparation:
             if silence is not None and frontier.commit.guesses.is_wrong(fetch.entry, silence):
                 # Nobody answers by the scheme that was guessed: there is another.
                 fetch.event = silence
-                frontier.commit.settle(fetch, now)
+                frontier.commit.settle([fetch], now)
                 frontier.leases.release(fetch, now, heard=Event.IGNORED)
             else:
                 frontier.commit.put_back(fetch, now)

@@ -155,6 +155,7 @@ class RequestSource:
 
     def next(self) -> Request | None:
         crawl = self._crawl
+        self._engine.commit_settled()  # budgets count them
         while not self._engine.closing and not crawl.stopping:
             # With a fetch loop, only what that leaves to the engine.
             fetch = self.acquire() if self.loop is None else self.loop.acquire_for_engine()
@@ -166,7 +167,7 @@ class RequestSource:
                 logger.error("%s cannot be read back and is dropped: %s", fetch.entry.url, error)
                 fetch.event = Event.DROPPED
                 self._visits.caps.settle(fetch)
-                crawl.frontier.commit.settle(fetch, crawl.now())
+                crawl.frontier.commit.settle([fetch], crawl.now())
                 self._visits.release(fetch, crawl.now())
                 continue
             beyond = fetch.entry.hops_outside

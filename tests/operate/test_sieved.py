@@ -71,7 +71,7 @@ def fetch(site: JobTarget, *failing: str) -> list[str]:
             lost = fetch.entry.url in failing
             fetch.event, fetch.status = (Event.CLIENT_ERROR, 404) if lost else (Event.SUCCESS, 200)
             frontier.leases.release(fetch, 1.0)
-            frontier.commit.settle(fetch, 1.0)
+            frontier.commit.settle([fetch], 1.0)
     frontier.flush()
     return sorted(urls)
 

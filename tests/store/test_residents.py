@@ -72,7 +72,7 @@ def test_hosts_that_wait_long_leave_room_for_others(store: RocksStore) -> None:
     while leases := crawl.frontier.leases.acquire(0.0):
         leases[0].event = Event.TOO_MANY_REQUESTS
         crawl.frontier.leases.release(leases[0], 0.0, retry_after=1_800.0)
-        crawl.frontier.commit.settle(leases[0], 0.0)
+        crawl.frontier.commit.settle([leases[0]], 0.0)
     assert len(crawl.frontier.workbench.hosts) == 6
     crawl.seed(*(f"http://h{n}.t/0" for n in range(6, 12)))
     crawl.run(until=60.0)
@@ -227,7 +227,7 @@ def test_the_next_visit_may_be_on_disk(store: RocksStore) -> None:
     assert crawl.frontier.leases.next_visit_in(0.0) == 0.0
     lease.event = Event.UNAVAILABLE
     crawl.frontier.leases.release(lease, 0.0, retry_after=600.0)
-    crawl.frontier.commit.settle(lease, 0.0)
+    crawl.frontier.commit.settle([lease], 0.0)
     crawl.run(until=0.9, fetches=1)
     crawl.frontier.tick(50.0)
     assert "h0.t" not in crawl.frontier.workbench.hosts

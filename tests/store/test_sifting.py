@@ -74,9 +74,10 @@ def fetched(crawl: Crawl) -> list[str]:
     before = len(crawl.fetches)
     settle = crawl.frontier.commit.settle
 
-    def with_status(lease: Any, now: float) -> None:
-        lease.status = 200
-        settle(lease, now)
+    def with_status(leases: Any, now: float) -> None:
+        for lease in leases:
+            lease.status = 200
+        settle(leases, now)
 
     crawl.frontier.commit.settle = with_status  # type: ignore[method-assign]
     crawl.run()

@@ -47,7 +47,7 @@ class DurableFrontierContract(FrontierContract):
         crawl.frontier.admission.adopt(fetch, [entry("http://a.t/2", flags=Flag.USER)], 0.0)
         assert not crawl.frontier.states.known(entry("http://a.t/2").identity)
         fetch.event = Event.SUCCESS
-        crawl.frontier.commit.settle(fetch, 0.0)
+        crawl.frontier.commit.settle([fetch], 0.0)
         assert state_of(crawl.frontier, "http://a.t/2").state is State.PENDING
 
     def adopting(self, crawl: Crawl, brood: dict[str, list[Entry]]) -> None:

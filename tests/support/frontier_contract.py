@@ -226,7 +226,7 @@ class FrontierContract(ABC):
         (fetch,) = self.lease_of(crawl, "a.t")
         fetch.event = Event.TOO_MANY_REQUESTS
         crawl.frontier.leases.release(fetch, crawl.now, retry_after=100.0)
-        crawl.frontier.commit.settle(fetch, crawl.now)
+        crawl.frontier.commit.settle([fetch], crawl.now)
         asked = crawl.now
         crawl.run()
         again = next(fetch for fetch in crawl.fetches if fetch.host == "a.t")

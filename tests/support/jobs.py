@@ -64,7 +64,7 @@ class Made:
         lease.event, lease.status = event, status
         if lease.visit is not None:
             lease.visit.host.start_clock(self.now)
-        self.behind.commit.settle(lease, self.now)
+        self.behind.commit.settle([lease], self.now)
         self.behind.leases.release(lease, self.now)
         self.now += 1.0
 

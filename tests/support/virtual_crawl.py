@@ -282,7 +282,7 @@ class Crawl:
         if lease.event is Event.SUCCESS:
             lease.status = lease.status or self.status
             self.on_page(lease)
-        self.frontier.commit.settle(lease, self.now)
+        self.frontier.commit.settle([lease], self.now)
         self.out.pop(lease, None)
         if self._flush_always:
             self.frontier.flush()

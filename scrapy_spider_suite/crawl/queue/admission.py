@@ -140,7 +140,7 @@ class StoredPageLinks:
             children = (each.host for each in fetch.children)
             self.demand.reading(page, chain(map(host_of, fetch.links), children))
             # The links come first: there may be so many that a batch is written in between.
-            admission.spill(fetch, now)
+            admission.spill([fetch], now)
             if self.counting is not None:
                 self.counting.concluded(fetch, Event.SUCCESS)
             self.waiting.remove(page)
@@ -232,6 +232,12 @@ class AdmissionBatch:
         An entry is made of a link only where it belongs into a front in memory, or is unusual.
         """
         found, states, residents = self._found, self._frontier.states, self._frontier.residents
+        if not self._retries:
+            # Of links that were met a moment ago nothing more is asked.
+            met, keys = len(keys), [key for key in keys if key in found]
+            states.counters.filtered += met - len(keys)
+            if not keys:
+                return 0
         traps, permuted = self._frontier.traps, bool(self._frontier.policy.traps.permuted)
         pack = row_packer(entry_of(_NO_PREFIX, origin))
         new, prefix, host = 0, _NO_PREFIX, ""
@@ -300,6 +306,25 @@ class AdmissionBatch:
         self._frontier.traps.note_known(url)
 
 
+PageLinks = tuple[LinkOrigin, list[bytes]]
+"""What the links of a page have in common, and their state keys."""
+
+
+def _portions(pages: list[PageLinks]) -> Iterator[list[PageLinks]]:
+    portion: list[PageLinks] = []
+    size = 0
+    for origin, keys in pages:
+        for start in range(0, len(keys), _BATCH):
+            part = keys[start : start + _BATCH]
+            portion.append((origin, part))
+            size += len(part)
+            if size >= _BATCH:
+                yield portion
+                portion, size = [], 0
+    if portion:
+        yield portion
+
+
 class Admission:
     """Makes new URLs pending; *router*: sends URLs to other agents, None without any."""
 
@@ -333,26 +358,23 @@ class Admission:
                 self.relieve()
         return new
 
-    def add_links(self, origin: LinkOrigin, keys: list[bytes], now: float) -> int:
-        """`schedule` for the links of one page, which have *origin* and these state keys."""
-        by_age = self.retry_failed.by_age
-        if self.router is not None:
-            keys = self.router.own_links(origin, keys, anyway=by_age)
-        states = self._states
-        if states.sieve_queue is not None and states.sieve_queue.active:
-            self._offer(origin, keys)
+    def add_links(self, pages: list[PageLinks], now: float) -> int:
+        """`schedule` for the links of some pages."""
+        anyway, queue = self.retry_failed.by_age, self._states.sieve_queue
+        if (router := self.router) is not None:
+            pages = [
+                (origin, router.own_links(origin, keys, anyway=anyway)) for origin, keys in pages
+            ]
+        if queue is not None and queue.active:
+            for origin, keys in pages:
+                self._offer(origin, keys)
             return 0
         new = 0
-        for start in range(0, len(keys), _BATCH):
-            batch = keys[start : start + _BATCH]
-            found = states.find(batch)
-            if not (by_age or self._frontier.traps.reopened):
-                # Of links that were met a moment ago nothing more is asked.
-                states.counters.filtered += len(batch) - len(found)
-                batch = list(found)
-            if batch:
-                new += AdmissionBatch(self._frontier, found, now).add_links(batch, origin)
-                self.relieve()
+        for portion in _portions(pages):
+            found = self._states.find(chain.from_iterable(keys for _, keys in portion))
+            batch = AdmissionBatch(self._frontier, found, now)
+            new += sum(batch.add_links(keys, origin) for origin, keys in portion)
+            self.relieve()
         return new
 
     def _sieve_origin(self, entry: Entry) -> LinkOrigin | None:
@@ -433,22 +455,31 @@ class Admission:
                 fetch.children.append(entry)
         fetch.held_since = fetch.held_since or now
         if len(fetch.children) + len(fetch.links) > _SPILL:
-            self.spill(fetch, now)
+            self.spill([fetch], now)
 
-    def spill(self, fetch: Fetch, now: float) -> None:
-        """Store the children of a page, which may be unfinished: too many, or held too long.
+    def spill(self, fetches: Iterable[Fetch], now: float) -> None:
+        """Store the children of pages; an unfinished page may have too many, or wait too long.
 
         Links come last: of a request with a callback and a link to the same page the request is
         kept.
         """
-        if fetch.children:
-            self.schedule(fetch.take_children(), now)
-        if fetch.links:
-            page, policy = fetch.entry, fetch.referrer_policy
-            origin = LinkOrigin(page.depth + 1, page.url, referrer_policy=policy)
-            links, fetch.links = fetch.links, []
-            self.add_links(origin, keys_of(links), now)
-        fetch.held_since = None
+        with_links = []
+        for fetch in fetches:
+            fetch.held_since = None
+            if fetch.children:
+                self.schedule(fetch.take_children(), now)
+            if fetch.links:
+                with_links.append(fetch)
+        if not with_links:
+            return
+        keys = iter(keys_of(url for fetch in with_links for url in fetch.links))
+        pages = []
+        for fetch in with_links:
+            page, count = fetch.entry, len(fetch.links)
+            origin = LinkOrigin(page.depth + 1, page.url, referrer_policy=fetch.referrer_policy)
+            pages.append((origin, list(islice(keys, count))))
+            fetch.links = []
+        self.add_links(pages, now)
 
     def relieve(self) -> None:
         """Write a batch that has grown large.

@@ -7,7 +7,7 @@ again in one batch with all that came of it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -140,6 +140,10 @@ class RevisitPlanner:
         return True
 
 
+# A plain integer: operators of flags are Python code.
+_SPECULATIVE = int(Flag.SPECULATIVE)
+
+
 class Commit:
     """Settles fetches, once nothing holds them (*held*: so many).
 
@@ -157,26 +161,31 @@ class Commit:
         )
         self._frontier = frontier
 
-    def settle(self, fetch: Fetch, now: float) -> None:
-        """Nothing more will come of *fetch*: commit it, or as soon as nothing holds it."""
-        fetch.settled = True
-        self.held += bool(fetch.holds)
-        if fetch.holds:
-            self._frontier.admission.spill(fetch, now)
-            fetch.write_last_items()
-        else:
-            self._commit(fetch, now)
+    def settle(self, fetches: Iterable[Fetch], now: float) -> None:
+        """Nothing more will come of *fetches*: commit each, or as soon as nothing holds it."""
+        free = []
+        for fetch in fetches:
+            fetch.settled = True
+            if fetch.holds:
+                fetch.kept = True
+                self.held += 1
+                self._frontier.admission.spill([fetch], now)
+                fetch.write_last_items()
+            else:
+                free.append(fetch)
+        self._commit(free, now)
         self._frontier.admission.relieve()
 
     def unhold(self, fetch: Fetch, now: float) -> None:
         fetch.holds -= 1
-        if not fetch.settled:
+        if not fetch.kept:
             return
         if fetch.holds:
             fetch.write_last_items()
         else:
+            fetch.kept = False
             self.held -= 1
-            self._commit(fetch, now)
+            self._commit([fetch], now)
 
     def release_holder(self, entry: Entry, now: float) -> None:
         """A volatile *entry* is over: the page that led to the entry need not wait for it."""
@@ -189,49 +198,69 @@ class Commit:
         fetch.event = Event.INTERRUPTED
         fetch.children, fetch.links = [], []
         fetch.settled = True
-        self._commit(fetch, now, asked=False)
+        self._commit([fetch], now, asked=False)
         self._frontier.admission.relieve()
         self._frontier.leases.release(fetch, now)
 
-    def _commit(self, fetch: Fetch, now: float, *, asked: bool = True) -> None:
-        frontier, entry = self._frontier, fetch.entry
-        states, records, wall = frontier.states, frontier.residents.records, frontier.wall(now)
-        state, event, tried = fetch.fate(frontier.policy.retry_times)
-        given_up = frontier.health.given_up.get(entry.host)
-        if state is State.PENDING and given_up is not None:
-            state, event = State.FAILED, given_up
-        wrong = self.guesses.is_wrong(entry, event)
-        if wrong:
-            state = State.FAILED
-        if state is not State.PENDING:
-            # The links come first: there may be so many that a batch is written in between.
-            frontier.admission.spill(fetch, now)
+    def _commit(self, fetches: list[Fetch], now: float, *, asked: bool = True) -> None:
+        retry_times, fates = self._frontier.policy.retry_times, []
+        for fetch in fetches:
+            state, event, tried = fetch.fate(retry_times)
+            given_up = self._frontier.health.given_up.get(fetch.entry.host)
+            if state is State.PENDING and given_up is not None:
+                state, event = State.FAILED, given_up
+            if wrong := self.guesses.is_wrong(fetch.entry, event):
+                state = State.FAILED
+            fates.append((fetch, state, event, tried, wrong))
+        # The links come first: there may be so many that a batch is written in between.
+        self._frontier.admission.spill(
+            (fetch for fetch, state, *_ in fates if state is not State.PENDING), now
+        )
+        for fetch, state, event, tried, wrong in fates:
+            if state is State.PENDING:
+                self._requeue(fetch, event, now, tried=tried, asked=asked)
+            else:
+                self._conclude(fetch, state, event, now, tried=tried, wrong=wrong)
+            for listener in self.listeners:
+                listener(fetch, event)
+
+    def _requeue(
+        self, fetch: Fetch, event: Event, now: float, *, tried: bool, asked: bool
+    ) -> None:  # fmt: skip
+        frontier, entry, wall = self._frontier, fetch.entry, self._frontier.wall(now)
         frontier.leases.unlease(entry)
-        record = records.touch(entry.host)
+        record = frontier.residents.records.touch(entry.host)
+        if tried:
+            record.attempts += 1
+            entry.attempts += 1
+            frontier.states.requeue(entry, event, fetch.status, wall)
+        elif asked:
+            frontier.states.note_pending(entry, event, fetch.status, wall)
+        frontier.residents.push(entry, record, now)
+
+    def _conclude(
+        self, fetch: Fetch, state: State, event: Event, now: float, *, tried: bool, wrong: bool
+    ) -> None:  # fmt: skip
+        frontier, entry, wall = self._frontier, fetch.entry, self._frontier.wall(now)
+        states = frontier.states
+        frontier.leases.unlease(entry)
+        record = frontier.residents.records.touch(entry.host)
         record.attempts += tried
         entry.attempts += tried
-        if state is State.PENDING:
-            if tried:
-                states.requeue(entry, event, fetch.status, wall)
-            elif asked:
-                states.note_pending(entry, event, fetch.status, wall)
-            frontier.residents.push(entry, record, now)
-        else:
-            states.remove(entry, record)
-            states.conclude(entry, record, event, fetch.status, wall)
-            self.fetched += state is State.DONE
-            if entry.flags & Flag.SPECULATIVE:
-                frontier.traps.miner.concluded(entry, event)
-            self.planner.concluded(fetch, event, wall)
-            frontier.stored_links.concluded(fetch, event)
-            frontier.traps.concluded(entry, event)
+        states.remove(entry, record)
+        states.conclude(entry, record, event, fetch.status, wall)
+        self.fetched += state is State.DONE
+        if entry.flags & _SPECULATIVE:
+            frontier.traps.miner.concluded(entry, event)
+        self.planner.concluded(fetch, event, wall)
+        frontier.stored_links.concluded(fetch, event)
+        frontier.traps.concluded(entry, event)
+        if fetch.states:
             states.write_states(fetch.states)
-            if wrong:
-                frontier.admission.schedule([self.guesses.other_scheme(entry)], now)
-                self.guesses.settle(entry)
-            self.release_holder(entry, now)
-        for listener in self.listeners:
-            listener(fetch, event)
+        if wrong:
+            frontier.admission.schedule([self.guesses.other_scheme(entry)], now)
+            self.guesses.settle(entry)
+        self.release_holder(entry, now)
 
 
 FIRST = 1 << 30  # the priority of URLs that an operator puts before all others of their host

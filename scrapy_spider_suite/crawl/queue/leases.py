@@ -316,7 +316,8 @@ class Fetch(Struct, eq=False):
     received: int = 0  # bytes that came
     holds: int = 0
     held_since: float | None = None
-    settled: bool = False
+    settled: bool = False  # nothing more will come of it
+    kept: bool = False  # settled, and waits for what holds it
     states: list[tuple[bytes, bytes]] = []
 
     def verdict(self) -> Event:

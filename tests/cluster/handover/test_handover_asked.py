@@ -89,7 +89,7 @@ def test_a_retry_that_waits_goes_along(tmp_path: Path, flags: int) -> None:
     fetch.event = Event.REPLACED
     a.frontier.admission.adopt(fetch, [entry(URL, flags=flags, payload=b"retry")], a.now)
     a.frontier.leases.release(fetch, a.now)
-    a.frontier.commit.settle(fetch, a.now)
+    a.frontier.commit.settle([fetch], a.now)
     a.frontier.flush()
     assert (a.known(), payloads(a)) == ({URL: "done"}, [b"retry"])
     for number, known in enumerate(["", "done", "asked"]):

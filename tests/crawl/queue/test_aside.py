@@ -74,7 +74,7 @@ class Crawl:
                 fetch.visit = None
             for fetch in fetches:
                 frontier.leases.release(fetch, now)
-                frontier.commit.settle(fetch, now)
+                frontier.commit.settle([fetch], now)
         return found
 
 

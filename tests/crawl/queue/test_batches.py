@@ -77,7 +77,7 @@ class Side:
         fetch.event = event
         frontier.leases.release(fetch, now)
         self.lead(fetch, links, now)
-        frontier.commit.settle(fetch, now)
+        frontier.commit.settle([fetch], now)
         return fetch.entry.url
 
     def lead(self, fetch: Fetch, links: list[str], now: float) -> None:
@@ -86,7 +86,7 @@ class Side:
 
     def give(self, origin: LinkOrigin, links: list[str], now: float) -> None:
         """Links of a page that is elsewhere."""
-        self.frontier.admission.add_links(origin, keys_of(links), now)
+        self.frontier.admission.add_links([(origin, keys_of(links))], now)
 
     def rows(self) -> list[tuple[str, bytes, bytes]]:
         """Everything that is on disk after a flush."""
@@ -165,7 +165,7 @@ def test_a_request_is_a_batch_of_one(tmp_path: Path) -> None:
     side = Side(tmp_path / "store", policy_of({}), 10, QueueOptions(cache=1 << 12))
     url = "http://c.test/1"
     assert side.frontier.admission.schedule([entry(url), entry(url)], 0.0) == 1
-    assert side.frontier.admission.add_links(LinkOrigin(1, ""), keys_of([url, url]), 0.0) == 0
+    assert side.frontier.admission.add_links([(LinkOrigin(1, ""), keys_of([url] * 2))], 0.0) == 0
     assert side.frontier.counters.filtered == 3
     assert len(side.store.rows("c.test", b"", 9)) == 1
 
@@ -175,9 +175,9 @@ def test_of_a_page_that_leads_nowhere_new_nothing_is_written(tmp_path: Path) -> 
     side = Side(tmp_path / "store", policy_of({}), 10, QueueOptions(cache=1 << 12))
     links = keys_of(f"http://{host}/{path}" for host in HOSTS for path in PATHS)
     origin = LinkOrigin(1, "http://c.test/")
-    assert side.frontier.admission.add_links(origin, links, 0.0) == len(links)
+    assert side.frontier.admission.add_links([(origin, links)], 0.0) == len(links)
     side.frontier.flush()
-    assert side.frontier.admission.add_links(origin, links, 0.0) == 0
+    assert side.frontier.admission.add_links([(origin, links)], 0.0) == 0
     assert not side.store.backlog
     assert side.frontier.counters.filtered == len(links)
 

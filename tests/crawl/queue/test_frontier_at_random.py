@@ -276,7 +276,7 @@ class AtRandom(RuleBasedStateMachine):
         """Commit a page."""
         self.working.remove(fetch)
         fetch.status = 200
-        self.frontier.commit.settle(fetch, self.now)
+        self.frontier.commit.settle([fetch], self.now)
         if self.state_of(fetch.entry.url) is not State.PENDING:
             self.over.add(fetch.entry.url)
 

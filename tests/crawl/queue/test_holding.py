@@ -33,7 +33,7 @@ def test_few_entries_are_held_back_in_memory(
                 found.append(fetch.entry.url)
                 fetch.event = Event.SUCCESS
                 a.frontier.leases.release(fetch, a.now)
-                a.frontier.commit.settle(fetch, a.now)
+                a.frontier.commit.settle([fetch], a.now)
 
     visits()
     assert 0 < len(found) < 40

@@ -131,7 +131,7 @@ class Job:
             fetch.found = PageVersion(wall, b"%d" % digest, NONE, unchanged=unchanged)
             fetch.status = 200
         self.frontier.leases.release(fetch, self.now)
-        self.frontier.commit.settle(fetch, self.now)
+        self.frontier.commit.settle([fetch], self.now)
         misses = self.model[url][1]
         if event is Event.SUCCESS:
             self.model[url] = (wall + EVERY, 0)

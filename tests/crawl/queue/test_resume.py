@@ -146,7 +146,7 @@ def test_a_wish_to_wait_outlives_the_process(tmp_path: Path) -> None:
     (fetch,) = first.frontier.leases.acquire(0.0)
     fetch.event = Event.UNAVAILABLE
     first.frontier.leases.release(fetch, 0.0, retry_after=3600.0)
-    first.frontier.commit.settle(fetch, 0.0)
+    first.frontier.commit.settle([fetch], 0.0)
     first.frontier.close()
     first.frontier.store.close()
     second = resume(first, tmp_path, after=600.0, unclean=False)

@@ -50,7 +50,7 @@ class Bench:
         for fetch in self.out:
             fetch.event = event
             self.frontier.leases.release(fetch, self.now)
-            self.frontier.commit.settle(fetch, self.now)
+            self.frontier.commit.settle([fetch], self.now)
         self.out = []
         for host in list(self.frontier.unresolved_hosts(self.now, 10)):
             self.frontier.set_address(host, "192.0.2.1", "192.0.2.1", 1e9, self.now)
@@ -183,7 +183,7 @@ def test_what_cannot_be_stored_is_let_go_with_its_host(bench: Bench) -> None:
     bench.out = []
     page.event = Event.SUCCESS
     bench.frontier.leases.release(page, bench.now)
-    bench.frontier.commit.settle(page, bench.now)
+    bench.frontier.commit.settle([page], bench.now)
     assert bench.frontier.pending == 2
     bench.drop(HOSTS[1])
     assert bench.frontier.pending == 0
