@@ -76,15 +76,24 @@ def format_line(
     reason: str = "", remarks: Sequence[str] = (),
 ) -> bytes:  # fmt: skip
     """The line of a fetch, of the fields of `FetchLine`."""
-    url, via = _escape(url), _escape(via)
-    if len(url) > URL_MAX or len(via) > URL_MAX:
-        url, via = url[:URL_MAX], via[:URL_MAX]
-        if CUT not in remarks:
-            remarks = (CUT, *remarks)
+    texts = [url, via, media_type, digest, address, reason]
+    text = " ".join(texts)
+    # Nearly all lines are as they should be: one look at all of their texts is enough.
+    if (
+        not (text.isascii() and text.isprintable()) or text.count(" ") > 5 or _UNKNOWN in texts
+        or len(url) > URL_MAX or len(via) > URL_MAX or max(map(len, texts[2:])) > _FIELD_MAX
+    ):  # fmt: skip
+        url, via = _escape(url), _escape(via)
+        media_type, digest, address, reason = map(_field, texts[2:])
+        if len(url) > URL_MAX or len(via) > URL_MAX:
+            url, via = url[:URL_MAX], via[:URL_MAX]
+            if CUT not in remarks:
+                remarks = (CUT, *remarks)
     line = (
-        f"{format_time(when)} {_format_number(status)} {_format_number(size)} "
-        f"{_format_number(ms)} {url} {via} {_format_number(depth)} "
-        f"{_field(media_type)} {_escape_short(digest)} {_field(address)} {_field(reason)}"
+        f"{format_time(when)} {_UNKNOWN if status is None else max(0, min(status, _COUNT_MAX))} "
+        f"{max(0, min(size, _COUNT_MAX))} {max(0, min(ms, _COUNT_MAX))} {url or _UNKNOWN} "
+        f"{via or _UNKNOWN} {_UNKNOWN if depth is None else max(0, min(depth, _COUNT_MAX))} "
+        f"{media_type or _UNKNOWN} {digest or _UNKNOWN} {address or _UNKNOWN} {reason or _UNKNOWN}"
     )
     if remarks:
         said = [_field(each.replace(",", "%2C")) for each in remarks[:_REMARKS_MAX] if each]
@@ -108,7 +117,7 @@ def parse_line(line: bytes) -> FetchLine:
 
 def url_field(url: str) -> str:
     """Return *url* percent-encoded, and cut if too long."""
-    return _escape(url)[:URL_MAX]
+    return _escape(url)[:URL_MAX] or _UNKNOWN
 
 
 def format_time(when: float) -> str:
@@ -130,36 +139,15 @@ def _second(when: int) -> str:
 
 
 def _escape(text: str) -> str:
-    if not text:
-        return _UNKNOWN
-    if text == _UNKNOWN:
-        return "%2D"
-    if text.isascii() and text.isprintable() and " " not in text:
-        return text
-    return _UNSAFE.sub(_percent, text)
+    return "%2D" if text == _UNKNOWN else _UNSAFE.sub(_percent, text)
 
 
 def _percent(match: re.Match[str]) -> str:
     return "".join(f"%{byte:02X}" for byte in match[0].encode("utf-8", "surrogatepass"))
 
 
-def _escape_short(text: str) -> str:
-    return _escape(text[:_FIELD_MAX])[:_FIELD_MAX]
-
-
-# There are few media types, reasons, and addresses at a time. Their text is cut before the call: a
-# server's header may have 64 KiB, which must not be kept thousands of times.
-_cached_short = lru_cache(4_096)(_escape_short)
-
-
 def _field(text: str) -> str:
-    return _cached_short(text[:_FIELD_MAX])
-
-
-def _format_number(number: int | None) -> int | str:
-    if number is None:
-        return _UNKNOWN
-    return number if 0 <= number <= _COUNT_MAX else max(0, min(number, _COUNT_MAX))
+    return _escape(text[:_FIELD_MAX])[:_FIELD_MAX]
 
 
 def _parse_number(field: str) -> int | None:

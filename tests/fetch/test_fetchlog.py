@@ -19,7 +19,6 @@ from support.small_disks import tmpfs
 
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.fetch import fetch_log
-from scrapy_spider_suite.fetch import fetch_log as fetchline
 from scrapy_spider_suite.fetch import fetch_log as fetchlog
 from scrapy_spider_suite.fetch.fetch_log import (
     ACTIVE,
@@ -253,15 +252,6 @@ def test_what_names_no_host_is_refused(target: str) -> None:
     """It would be in every line, again and again."""
     with pytest.raises(ValueError, match="names no host"):
         FetchFilter.parse(target)
-
-
-def test_a_long_word_is_not_kept() -> None:
-    """Of a server's header of 64 KiB, the log's memory of words holds the beginning only."""
-    fetchline._cached_short.cache_clear()
-    fetch = fetch_of(1)
-    lines = {format_line(*fetch._replace(type="x" * 100 + str(tail) * 65_000)) for tail in range(3)}
-    assert len(lines) == 1
-    assert fetchline._cached_short.cache_info().currsize == len({"x", fetch.address, fetch.reason})
 
 
 def test_an_address_is_found_by_what_was_connected_to(log: FetchLog) -> None:

@@ -371,9 +371,10 @@ class Admission:
             return 0
         new = 0
         for portion in _portions(pages):
-            found = self._states.find(chain.from_iterable(keys for _, keys in portion))
+            found = self._states.find(chain.from_iterable([keys for _, keys in portion]))
             batch = AdmissionBatch(self._frontier, found, now)
-            new += sum(batch.add_links(keys, origin) for origin, keys in portion)
+            for origin, keys in portion:
+                new += batch.add_links(keys, origin)
             self.relieve()
         return new
 
@@ -463,23 +464,20 @@ class Admission:
         Links come last: of a request with a callback and a link to the same page the request is
         kept.
         """
-        with_links = []
+        pages, links = [], list[str]()
         for fetch in fetches:
             fetch.held_since = None
             if fetch.children:
                 self.schedule(fetch.take_children(), now)
             if fetch.links:
-                with_links.append(fetch)
-        if not with_links:
-            return
-        keys = iter(keys_of(url for fetch in with_links for url in fetch.links))
-        pages = []
-        for fetch in with_links:
-            page, count = fetch.entry, len(fetch.links)
-            origin = LinkOrigin(page.depth + 1, page.url, referrer_policy=fetch.referrer_policy)
-            pages.append((origin, list(islice(keys, count))))
-            fetch.links = []
-        self.add_links(pages, now)
+                page, policy = fetch.entry, fetch.referrer_policy
+                origin = LinkOrigin(page.depth + 1, page.url, referrer_policy=policy)
+                pages.append((origin, len(fetch.links)))
+                links += fetch.links
+                fetch.links = []
+        if pages:
+            keys = iter(keys_of(links))
+            self.add_links([(origin, list(islice(keys, count))) for origin, count in pages], now)
 
     def relieve(self) -> None:
         """Write a batch that has grown large.

@@ -142,6 +142,7 @@ class RevisitPlanner:
 
 # A plain integer: operators of flags are Python code.
 _SPECULATIVE = int(Flag.SPECULATIVE)
+_PENDING: Final = State.PENDING
 
 
 class Commit:
@@ -203,21 +204,20 @@ class Commit:
         self._frontier.leases.release(fetch, now)
 
     def _commit(self, fetches: list[Fetch], now: float, *, asked: bool = True) -> None:
-        retry_times, fates = self._frontier.policy.retry_times, []
+        frontier, fates = self._frontier, []
+        retry_times, given_up_hosts = frontier.policy.retry_times, frontier.health.given_up
         for fetch in fetches:
             state, event, tried = fetch.fate(retry_times)
-            given_up = self._frontier.health.given_up.get(fetch.entry.host)
-            if state is State.PENDING and given_up is not None:
+            given_up = given_up_hosts.get(fetch.entry.host)
+            if state is _PENDING and given_up is not None:
                 state, event = State.FAILED, given_up
             if wrong := self.guesses.is_wrong(fetch.entry, event):
                 state = State.FAILED
             fates.append((fetch, state, event, tried, wrong))
         # The links come first: there may be so many that a batch is written in between.
-        self._frontier.admission.spill(
-            (fetch for fetch, state, *_ in fates if state is not State.PENDING), now
-        )
+        frontier.admission.spill([each[0] for each in fates if each[1] is not _PENDING], now)
         for fetch, state, event, tried, wrong in fates:
-            if state is State.PENDING:
+            if state is _PENDING:
                 self._requeue(fetch, event, now, tried=tried, asked=asked)
             else:
                 self._conclude(fetch, state, event, now, tried=tried, wrong=wrong)
