@@ -224,6 +224,7 @@ class HostRecords:
 
     def __init__(self, store: Store, workbench: Workbench, fronts: QueueFronts) -> None:
         self.wall_offset = 0.0  # wall time minus ``now``
+        self.by_head = False  # whether the order of a queue depends on its `head`
         self._store = store
         self._hosts = workbench.hosts
         self._fronts = fronts
@@ -231,13 +232,14 @@ class HostRecords:
         store.update_record = self._update
 
     def touch(self, key: str) -> HostRecord:
-        """The record of a host, which is about to change; its `head` is up to date."""
+        """The record of a host, which is about to change."""
         host = self._hosts.get(key)
         if host is None:
             record = self.get(key)
         else:
             record = host.record
-            self._fronts.set_head(host)
+            if self.by_head:
+                self._fronts.set_head(host)
         self._store.put_record(key, record)
         return record
 

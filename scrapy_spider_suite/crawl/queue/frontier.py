@@ -317,6 +317,7 @@ class Frontier:
         self.rotation = Rotation(residents, self.policy_update)
         self.states = UrlStates(store, self.counters, options.order, options.cache)
         self.states.use_sieve(active=options.sift)
+        residents.records.by_head = not self.states.breadth_first
         self.health = HostHealth(
             residents, self.states, lambda entry, now: self.commit.release_holder(entry, now)
         )

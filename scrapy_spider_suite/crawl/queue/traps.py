@@ -93,6 +93,15 @@ class TrapStats:
         self._unknown.add(host)
         return None
 
+    def closed(self, hosts: set[str]) -> set[str]:
+        """Those of *hosts* where something is closed. Raises `JobDamagedError`."""
+        known, found = self._known, set()
+        for host in hosts - self._unknown:
+            stats = known.get(host) or self.get(host)
+            if stats is not None and stats.closed:
+                found.add(host)
+        return found
+
     def learn(self, host: str) -> HostTrapStats:
         stats = self.get(host)
         # One of which nothing is left is false, and is the one that is remembered all the same.
@@ -341,10 +350,10 @@ class Traps:
 
     def _closed_hosts(self, urls: list[str]) -> set[str]:
         """Of the hosts of *urls*, those where something is closed."""
-        authorities = {url.split("/", 3)[2] for url in urls}  # most links lead to their own host
-        hosts = {host_of(f"http://{each}/") if ":" in each else each for each in authorities}
-        known = self.stats.get
-        found = {host for host in hosts if (stats := known(host)) is not None and stats.closed}
+        hosts = {url.split("/", 3)[2] for url in urls}  # most links lead to their own host
+        if ":" in " ".join(hosts):
+            hosts = {host_of(f"http://{each}/") if ":" in each else each for each in hosts}
+        found = self.stats.closed(hosts)
         if domains := self._duplicate_domains.domains:
             found |= {host for host in hosts if registered_domain(host) in domains}
         return found
