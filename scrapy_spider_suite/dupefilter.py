@@ -176,11 +176,9 @@ class SieveDupeFilter(StoredDupeFilter):
 
     def _open(self, settings: SuiteSettings) -> None:
         self._seen = SieveSet(
-            self._path,
-            bits=int(settings.sieve_bits),
-            capacity=settings.sieve_waiting,
+            self._path, bits=int(settings.sieve_bits), capacity=settings.sieve_waiting,
             cache=settings.seen_cache,
-        )
+        )  # fmt: skip
 
     def _key(self, request: Request) -> bytes:
         return self.fingerprinter.fingerprint(request)

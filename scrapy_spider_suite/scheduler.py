@@ -128,7 +128,6 @@ class FrontierScheduler(BaseScheduler):
         self._crawler = crawler
         self._duplicates = Duplicates(crawler)
         self._flushing = False
-        self._settled_fetches: list[Fetch] = []  # that are committed in this turn
         self._closed = True  # until it is open
         self._stopped = False
         self._pauses: set[str] = set()
@@ -251,7 +250,7 @@ class FrontierScheduler(BaseScheduler):
 
     async def _close(self, reason: str) -> None:
         with DamageGuard(self.crawl.store):
-            self.commit_settled()
+            self.crawl.frontier.commit.settle_deferred(self.crawl.now())
         self._parts.preparation.cancel()
         await self._parts.preparation.finish()
         for sink in self._parts.sinks:
@@ -261,8 +260,6 @@ class FrontierScheduler(BaseScheduler):
         await self._maintenance.archive_rest(reason)
         self._maintenance.stop()
         try:
-            with DamageGuard(self.crawl.store):
-                self.commit_settled()
             self.crawl.frontier.close()
         except StoreWriteError as error:
             logger.error("%s: what is not written yet is fetched again by the next run", error)
@@ -390,7 +387,7 @@ class FrontierScheduler(BaseScheduler):
                 self._parts.loop.schedule()  # it may have waited for the place
 
     def settle(self, fetch: Fetch) -> None:
-        """Nothing more will come of *fetch*: store it, and commit it before the next is acquired.
+        """Nothing more will come of *fetch*: store it, and commit it with the others of this turn.
 
         Raises `JobDamagedError`.
         """
@@ -398,18 +395,8 @@ class FrontierScheduler(BaseScheduler):
         if crawl.stopping and self._maintenance.cut:
             fetch.faults.add(Event.INTERRUPTED)
         self._store_page(fetch)
-        fetch.settled = True
-        self._settled_fetches.append(fetch)
+        crawl.frontier.commit.defer(fetch)
         self.flush_soon()
-
-    def commit_settled(self) -> None:
-        """Commit the pages of this turn together. Raises `JobDamagedError`."""
-        fetches, self._settled_fetches = self._settled_fetches, []
-        if fetches:
-            crawl = self.crawl
-            crawl.frontier.commit.settle(fetches, crawl.now())
-            if not crawl.frontier.pending:
-                self.wake()  # it may be idle now
 
     def _store_page(self, fetch: Fetch) -> None:
         # Raises JobDamagedError.
@@ -439,9 +426,11 @@ class FrontierScheduler(BaseScheduler):
         self._flushing = False
         if not self._closed:
             with DamageGuard(self.crawl.store):
-                self.commit_settled()
+                self.crawl.frontier.commit.settle_deferred(self.crawl.now())
                 self._maintenance.flush()
                 self._parts.deferred_links.poll(starving=False)
+            if not self.crawl.frontier.pending:
+                self.wake()  # it may be idle now
 
     def flush(self) -> None:
         """Write all changes, or pause the crawl until that is possible."""

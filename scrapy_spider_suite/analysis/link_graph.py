@@ -224,12 +224,10 @@ class GraphBuilder(AbstractContextManager["GraphBuilder"]):
         self._db = duckdb.connect(
             str(self._path),
             config={
-                "memory_limit": f"{memory >> 10}KiB",
-                "threads": 2,
-                "temp_directory": str(folder / "spilled"),
-                "preserve_insertion_order": True,
+                "memory_limit": f"{memory >> 10}KiB", "threads": 2,
+                "temp_directory": str(folder / "spilled"), "preserve_insertion_order": True,
             },
-        )
+        )  # fmt: skip
         self._db.execute(_TABLES)
         self._serial = 0
         self._records: list[tuple[int, str, float]] = []

@@ -104,18 +104,12 @@ def row_of(page: Page, body: bytes) -> dict[str, Any]:
         "content_languages": said.languages,
         "content_truncated": page.record.get("WARC-Truncated"),
         "warc_record_id": uuid.UUID(found[1]).bytes if found else None,
-        "warc_filename": page.path.name,
-        "warc_record_offset": page.place.offset,
-        "warc_record_length": page.place.length,
-        "warc_segment": pack[2] if pack else "",
-        "crawl": pack[1] if pack else "",
-        "subset": subset,
-        "warc_record_start": page.place.start,
-        "warc_record_size": page.place.size,
-        "title": said.title,
-        "language": said.language,
+        "warc_filename": page.path.name, "warc_record_offset": page.place.offset,
+        "warc_record_length": page.place.length, "warc_segment": pack[2] if pack else "",
+        "crawl": pack[1] if pack else "", "subset": subset, "warc_record_start": page.place.start,
+        "warc_record_size": page.place.size, "title": said.title, "language": said.language,
         "text": said.text,
-    }
+    }  # fmt: skip
     # Nothing is None where there may be none; what every row has stays "".
     return {name: None if value == "" and name not in _ALWAYS else value
             for name, value in row.items()}  # fmt: skip
@@ -132,14 +126,10 @@ def _url(url: str) -> dict[str, Any]:
     except ValueError:  # it was fetched all the same
         parts, port = urlsplit(""), None
     return {
-        "url_surtkey": line_key(url),
-        "url": url,
-        **_host(host_of_any(url)),
-        "url_protocol": parts.scheme,
-        "url_port": port,
-        "url_path": parts.path,
+        "url_surtkey": line_key(url), "url": url, **_host(host_of_any(url)),
+        "url_protocol": parts.scheme, "url_port": port, "url_path": parts.path,
         "url_query": parts.query,
-    }
+    }  # fmt: skip
 
 
 @lru_cache(maxsize=16_384)

@@ -140,7 +140,7 @@ class FetchLoop:
     def _acquire(self) -> None:
         crawl, engine, scrapy_engine = self._crawl, self._engine, self._scrapy_engine
         slot = scrapy_engine.scraper.slot
-        engine.commit_settled()  # budgets count them
+        crawl.frontier.commit.settle_deferred(crawl.now())  # budgets count them
         if engine.closing or crawl.stopping or engine.paused or slot is None:
             return
         flying, aside, active = self.flying, self._aside, scrapy_engine.downloader.active
@@ -381,13 +381,13 @@ class FetchLoop:
 
     def _over(self, flight: LoopExchange) -> None:
         fetch = flight.fetch
-        with self._guard:
-            try:
-                self._take_answer(flight)
-            except JobDamagedError:
-                raise
-            except Exception as error:  # whatever it is: a fetch that stays keeps the crawl open
-                logger.exception("What came of %s cannot be used", fetch.entry.url)
+        try:
+            self._take_answer(flight)
+        except JobDamagedError as error:
+            self._guard.note(error)
+        except Exception as error:  # whatever it is: a fetch that stays keeps the crawl open
+            logger.exception("What came of %s cannot be used", fetch.entry.url)
+            with self._guard:
                 if not fetch.settled:
                     self._fail(fetch, error)
 

@@ -65,7 +65,9 @@ def read_links(page: Exchange, settings: SuiteSettings) -> tuple[PageLinks, Sequ
 def has_links(entry: Entry, page: Exchange) -> bool:
     """Whether *page*, the answer to *entry*, is read for links: HTML, 2xx, and no sitemap."""
     # A sitemap may be served as HTML, too: it is read by its callback.
-    return 200 <= page.status < 300 and page.is_html and voucher_of(entry.payload) is None
+    if not (200 <= page.status < 300 and page.is_html):
+        return False
+    return entry.payload is None or voucher_of(entry.payload) is None
 
 
 @cache  # of one crawl the same
@@ -175,7 +177,7 @@ class LinkFollower:
             if self._forms != len(normal.twins):
                 self._forms = len(normal.twins)
                 self._stats.set_value("suite/twins/forms", self._forms)
-        if normal.is_plain:
+        elif not normal.has_rules:
             return links
         before = normal.changed
         found = normal.links(links)
@@ -227,7 +229,7 @@ class LinkFollower:
     def _wanted(self, fetch: Fetch, page: Exchange, links: list[str]) -> list[str]:
         depth = fetch.entry.depth + 1
         # Over-long links are out already: most crawls have nothing left to decide link by link.
-        if not self._scope.everywhere(depth):
+        if depth > self._scope.anywhere_to:
             links = [url for url in links if self.in_scope(url, depth)]
         if self._is_deepest(fetch.entry):
             found, host = len(links), fetch.entry.host

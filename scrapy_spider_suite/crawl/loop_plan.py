@@ -255,7 +255,7 @@ class LoopPlan:
         return [b"\r\n", *field_lines(Headers({"User-Agent": name}))] if name else _NOTHING
 
     def _cookie(self, fetch: Fetch) -> list[bytes]:
-        if not self.cookies.knows(host_of(fetch.entry.url)):
+        if not (self.cookies.rows and self.cookies.knows(host_of(fetch.entry.url))):
             return _NOTHING
         request = Request(fetch.entry.url)
         self.cookies.process_request(request)

@@ -38,7 +38,7 @@ class PageStages:
     def run(self, fetch: Fetch, page: Exchange) -> bool:
         """Do all that is to be done with *page*, the page of *fetch*; whether it may be parsed."""
         crawl, entry, filters = self._crawl, fetch.entry, self._crawl.filters
-        if voucher_of(entry.payload) is not None:
+        if entry.payload is not None and voucher_of(entry.payload) is not None:
             return True  # a sitemap is no page
         if filters.in_force and not filters.wants_page(Stage.STORE, page, entry):
             fetch.faults.add(Event.NOT_STORED)

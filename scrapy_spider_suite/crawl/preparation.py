@@ -212,6 +212,8 @@ class HostPreparation:
     @property
     def full(self) -> bool:
         """Whether as many robots.txt are being fetched as there may be requests."""
+        if not self._fetches:
+            return False
         limit = self._crawl.settings.project.most_requests
         # Those that wait, as behind a redirect of many hosts to one host, do not count.
         on_the_wire = self._fetches - self._visits.outside_waiting

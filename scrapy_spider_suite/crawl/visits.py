@@ -155,7 +155,7 @@ class RequestSource:
 
     def next(self) -> Request | None:
         crawl = self._crawl
-        self._engine.commit_settled()  # budgets count them
+        crawl.frontier.commit.settle_deferred(crawl.now())  # budgets count them
         while not self._engine.closing and not crawl.stopping:
             # With a fetch loop, only what that leaves to the engine.
             fetch = self.acquire() if self.loop is None else self.loop.acquire_for_engine()
@@ -305,6 +305,7 @@ class Visits:
         self.unscheduled: OtherSchedulerRun | None = None
         self.outside = self.outside_waiting = 0
         self._crawl = crawl
+        self._broad = crawl.settings.broad
         self._trusted = trusted
         self._refusing: set[str] = set()  # hosts that refused a connection without a visit
         self._told: set[str] = set()  # hosts whose waiting was explained
@@ -347,7 +348,8 @@ class Visits:
 
     def answered(self, fetch: Fetch, event: Event, status: int) -> None:
         """The visit of *fetch* is over with *event*; *status* 0: its URL led elsewhere."""
-        self.caps.settle(fetch)
+        if fetch.booked:
+            self.caps.settle(fetch)
         fetch.event, fetch.status = event, status
         self.release(fetch, self._crawl.now())
 
@@ -397,7 +399,7 @@ class Visits:
                 crawl.rates.drop(visit.host, visit.address)
         crawl.frontier.leases.release(fetch, now, fetch.retry_after, heard)
         if visit is not None:
-            if not crawl.settings.broad:
+            if not self._broad:
                 self.dead_hosts.heard(visit.host, heard)
                 self._say_why(visit.host)
             if crawl.rates is not None:
@@ -412,9 +414,8 @@ class Visits:
 
     def begin_outside(self, request: Request, *, by_start: bool) -> None:
         """*request*, without a visit, is at the downloader; *by_start*: of ``start()``."""
-        crawl = self._crawl
         self.outside += 1
-        if by_start and not crawl.settings.broad:
+        if by_start and not self._broad:
             self._trusted.add(hostname(request))
         if self.unscheduled is not None:
             self.unscheduled.begin(request)
@@ -460,7 +461,7 @@ class Visits:
     def _say_why(self, host: HostState) -> None:
         crawl = self._crawl
         wait = host.next_fetch - crawl.now()
-        if crawl.settings.broad or not host.why or wait <= host.gap() or host.key in self._told:
+        if self._broad or not host.why or wait <= host.gap() or host.key in self._told:
             return
         if len(self._told) < _NOTED_MAX:
             self._told.add(host.key)

@@ -42,7 +42,7 @@ class HostCookiesMiddleware(CookiesMiddleware):
     def __init__(self, debug: bool = False, *, stats: StatsCollector | None = None) -> None:
         super().__init__(debug)
         self.changed: set[JarKey] | None = None
-        self._rows: OrderedDict[JarKey, bytes] = OrderedDict()  # used last, last
+        self.rows: OrderedDict[JarKey, bytes] = OrderedDict()  # used last, last
         self._stats = stats
 
     @classmethod
@@ -55,15 +55,15 @@ class HostCookiesMiddleware(CookiesMiddleware):
 
     def __len__(self) -> int:
         """The number of domains with cookies, over all jars."""
-        return len(self._rows)
+        return len(self.rows)
 
     def process_request(self, request: Request, spider: Spider | None = None) -> None:
         """Add the request's own cookies to its jar, and the jar's to the request."""
         if request.meta.get("dont_merge_cookies", False):
             return
         own = bool(request.cookies)
-        key = self._key(request) if own or self._rows else None
-        if key is None or not (own or key in self._rows):
+        key = self._key(request) if own or self.rows else None
+        if key is None or not (own or key in self.rows):
             request.headers.pop("Cookie", None)  # as Scrapy does: the jar has the last word
             return
         before = self._open(key)
@@ -83,10 +83,10 @@ class HostCookiesMiddleware(CookiesMiddleware):
 
     def knows(self, host: str) -> bool:
         """Whether any host of the registered domain of *host* has set cookies."""
-        return bool(self._rows) and (None, registered_domain(host)) in self._rows
+        return (None, registered_domain(host)) in self.rows
 
     def row(self, key: JarKey) -> bytes | None:
-        return self._rows.get(key)
+        return self.rows.get(key)
 
     def restore(self, key: JarKey, cookies: Iterable[Cookie]) -> None:
         """Store the *cookies* of a former run, within the bounds."""
@@ -95,8 +95,8 @@ class HostCookiesMiddleware(CookiesMiddleware):
     def forget(self, host: str) -> int:
         """Delete the cookies that *host* set for itself; return how many."""
         gone = 0
-        for key in [key for key in self._rows if key[1] == registered_domain(host)]:
-            cookies = unpack_cookies(self._rows[key], time.time())
+        for key in [key for key in self.rows if key[1] == registered_domain(host)]:
+            cookies = unpack_cookies(self.rows[key], time.time())
             kept = without_host(cookies, host)
             gone += len(cookies) - len(kept)
             self._store(key, kept)
@@ -107,7 +107,7 @@ class HostCookiesMiddleware(CookiesMiddleware):
         return request.meta.get("cookiejar"), registered_domain(host.rstrip("."))
 
     def _open(self, key: JarKey) -> list[Cookie]:
-        row = self._rows.get(key)
+        row = self.rows.get(key)
         cookies = [] if row is None else unpack_cookies(row, time.time())
         jar = self.jars[key[0]] = CookieJar()
         for cookie in cookies:
@@ -117,7 +117,7 @@ class HostCookiesMiddleware(CookiesMiddleware):
     def _close(self, key: JarKey, before: list[Cookie], *, changed: bool) -> None:
         jar = self.jars.pop(key[0])
         if not changed:
-            self._rows.move_to_end(key)
+            self.rows.move_to_end(key)
             return
         old = {id(cookie) for cookie in before}
         now = {id(cookie): cookie for cookie in jar}
@@ -131,12 +131,12 @@ class HostCookiesMiddleware(CookiesMiddleware):
             fitting = self._fitting(cookies)
             self._count("dropped", len(cookies) - len(fitting))
             packed = pack_cookies(fitting) if fitting else None
-        if packed != self._rows.pop(key, None):
+        if packed != self.rows.pop(key, None):
             self._note(key)
         if packed is not None:
-            self._rows[key] = packed
-        if len(self._rows) > self.max_hosts:
-            self._note(self._rows.popitem(last=False)[0])
+            self.rows[key] = packed
+        if len(self.rows) > self.max_hosts:
+            self._note(self.rows.popitem(last=False)[0])
             self._count("domains_forgotten", 1)
 
     def _fitting(self, cookies: list[Cookie]) -> list[Cookie]:

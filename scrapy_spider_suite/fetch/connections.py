@@ -344,11 +344,9 @@ def idle_limit(files: int) -> int:
 
 CONTEXT_FACTORY: Final = "DOWNLOADER_CLIENTCONTEXTFACTORY"
 _VERSIONS: Final = {
-    "TLSv1.0": ssl.TLSVersion.TLSv1,
-    "TLSv1.1": ssl.TLSVersion.TLSv1_1,
-    "TLSv1.2": ssl.TLSVersion.TLSv1_2,
-    "TLSv1.3": ssl.TLSVersion.TLSv1_3,
-}
+    "TLSv1.0": ssl.TLSVersion.TLSv1, "TLSv1.1": ssl.TLSVersion.TLSv1_1,
+    "TLSv1.2": ssl.TLSVersion.TLSv1_2, "TLSv1.3": ssl.TLSVersion.TLSv1_3,
+}  # fmt: skip
 _ANY_METHOD: Final = "TLS"
 _LEGACY_SERVER_CONNECT: Final = 0x4
 """SSL_OP_LEGACY_SERVER_CONNECT (in ``ssl`` from Python 3.12 on): servers without secure

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Any, Final, Protocol
 
 import xxhash
@@ -21,6 +22,7 @@ def slot_of(host: str) -> int:
     return xxhash.xxh3_64_intdigest(host.encode()) >> 48
 
 
+@lru_cache(1 << 14)  # a page's own host is asked for again and again
 def host_key(host: str) -> bytes:
     """The key of a host's row, and the prefix of its queue and URLs: slot, host, NUL."""
     name = host.encode()

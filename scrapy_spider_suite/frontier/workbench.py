@@ -212,8 +212,10 @@ class Workbench:
         address = host.address
         if address is None:
             return
-        if host.recorded is None and host.front and host.free() and host.ready_at() < FOREVER:
-            heappush(address.heap, self._record_host(host))
+        if host.recorded is None and host.front and host.free():
+            ready_at = host.ready_at()
+            if ready_at < FOREVER:
+                heappush(address.heap, self._record_host(host, ready_at))
         self.offer_address(address)
 
     def offer_address(self, address: AddressState) -> None:
@@ -255,7 +257,10 @@ class Workbench:
             host.start_clock(now)
         if address.concurrency != 1:
             address.start_clock(now)
-        self.offer(host)
+        if host.out < host.concurrency:
+            self.offer(host)
+        else:
+            self.offer_address(address)
         started = (host.next_fetch, address.next_fetch)
         return Visit(host, address, entries, host.intrusions, address.intrusions, clocks, started)
 
@@ -351,10 +356,11 @@ class Workbench:
         """The transfer ended at *now*: the delays run from here (promise 1)."""
         host.wire -= 1
         address.wire -= 1
-        if host.next_fetch <= now + host.gap():
+        due = now + host.gap()
+        if host.next_fetch <= due:
             host.why = ""  # what it waited for is over; a wish that came meanwhile stays
         if host.concurrency == 1:
-            host.start_clock(now)
+            host.fetched, host.next_fetch = now, max(host.next_fetch, due)
         if address.concurrency == 1:
             address.start_clock(now)
         if not visit:
@@ -406,10 +412,10 @@ class Workbench:
         address.recorded, address.ticket = key, self._tickets
         return key, self._tickets, address
 
-    def _record_host(self, host: HostState) -> tuple[float, int, HostState]:
+    def _record_host(self, host: HostState, ready_at: float) -> tuple[float, int, HostState]:
         self._tickets += 1
-        host.recorded, host.recorded_at = self._tickets, host.ready_at()
-        return host.recorded_at, self._tickets, host
+        host.recorded, host.recorded_at = self._tickets, ready_at
+        return ready_at, self._tickets, host
 
     def _top(self) -> AddressState | None:
         """The top, brought up to date; None, and *behind*, if that takes longer than one turn."""
@@ -450,7 +456,7 @@ class Workbench:
                 host.recorded = None
                 heappop(heap)
             elif ready_at > key:
-                heapreplace(heap, self._record_host(host))
+                heapreplace(heap, self._record_host(host, ready_at))
             else:
                 return max(address.next_fetch, key)
         self._behind = True

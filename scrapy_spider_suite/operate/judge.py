@@ -41,12 +41,10 @@ from scrapy_spider_suite.urls.traps import (
 )
 
 _MEANING = {
-    Stage.SCHEDULE: "it is not queued",
-    Stage.FETCH: "it is not fetched",
-    Stage.PARSE: "its page is not parsed",
-    Stage.FOLLOW: "links to it are not taken",
+    Stage.SCHEDULE: "it is not queued", Stage.FETCH: "it is not fetched",
+    Stage.PARSE: "its page is not parsed", Stage.FOLLOW: "links to it are not taken",
     Stage.STORE: "its items are not stored",
-}
+}  # fmt: skip
 _UNUSABLE = {
     Unusable.NOT_HTTP: "no web address: its scheme is neither http nor https",
     Unusable.MALFORMED: "no web address: it cannot be parsed as a URL",

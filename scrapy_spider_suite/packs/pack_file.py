@@ -37,10 +37,8 @@ from scrapy_spider_suite.runtime.files import lock_file, write_all
 logger = logging.getLogger(__name__)
 
 FORMATS: Final[dict[str, type[Container]]] = {
-    "lzo": LzopContainer,
-    "gz": GzipContainer,
-    "zst": ZstdContainer,
-}
+    "lzo": LzopContainer, "gz": GzipContainer, "zst": ZstdContainer,
+}  # fmt: skip
 """The values of ``SUITE_PACKS_FORMAT``."""
 
 NAME: Final = rf".+\.warc\.({'|'.join(FORMATS)})"  # a pattern for the names of packs

@@ -322,15 +322,11 @@ def warcinfo(crawl: CrawlInfo, filename: str, time: float) -> bytes:
         "format": "WARC File Format 1.1",
         "conformsTo": "https://iipc.github.io/warc-specifications/specifications/warc-format/"
         "warc-1.1/",
-        "isPartOf": crawl.name,
-        "operator": crawl.operator,
-        "http-header-from": crawl.contact,
+        "isPartOf": crawl.name, "operator": crawl.operator, "http-header-from": crawl.contact,
         "robots": crawl.robots,
-        "http-header-user-agent": crawl.user_agent,
-        "hostname": crawl.hostname,
-        "settings-digest": crawl.settings_digest,
-        **crawl.notes,
-    }
+        "http-header-user-agent": crawl.user_agent, "hostname": crawl.hostname,
+        "settings-digest": crawl.settings_digest, **crawl.notes,
+    }  # fmt: skip
     block = "".join([_field(_name(name), value) for name, value in lines.items()])
     return format_record(
         "warcinfo", next(record_ids(1)), warc_date(time), block.encode("utf-8", "replace"), FIELDS,

@@ -47,14 +47,10 @@ class ExitCode(IntEnum):
 
 
 _REASONS = {
-    "finished": ExitCode.FINISHED,
-    "drained": ExitCode.FINISHED,
-    "refused": ExitCode.REFUSED,
-    "shutdown": ExitCode.INTERRUPTED,
-    STALLED: ExitCode.STALLED,
-    DISK_ERROR: ExitCode.DAMAGED,
+    "finished": ExitCode.FINISHED, "drained": ExitCode.FINISHED, "refused": ExitCode.REFUSED,
+    "shutdown": ExitCode.INTERRUPTED, STALLED: ExitCode.STALLED, DISK_ERROR: ExitCode.DAMAGED,
     DAMAGED: ExitCode.DAMAGED,
-}
+}  # fmt: skip
 
 
 def exit_code_for_reason(reason: str) -> ExitCode:

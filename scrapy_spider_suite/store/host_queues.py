@@ -220,11 +220,16 @@ _CACHE = 20_000  # records of hosts that are not resident
 
 
 class HostRecords:
-    """Reads and stores records; *fronts* know where the queue of a resident host begins."""
+    """Reads and stores records; *fronts* know where the queue of a resident host begins.
 
-    def __init__(self, store: Store, workbench: Workbench, fronts: QueueFronts) -> None:
+    *by_head*: the order of the queues depends on their `head`.
+    """
+
+    def __init__(
+        self, store: Store, workbench: Workbench, fronts: QueueFronts, *, by_head: bool
+    ) -> None:  # fmt: skip
         self.wall_offset = 0.0  # wall time minus ``now``
-        self.by_head = False  # whether the order of a queue depends on its `head`
+        self._by_head = by_head
         self._store = store
         self._hosts = workbench.hosts
         self._fronts = fronts
@@ -238,7 +243,7 @@ class HostRecords:
             record = self.get(key)
         else:
             record = host.record
-            if self.by_head:
+            if self._by_head:
                 self._fronts.set_head(host)
         self._store.put_record(key, record)
         return record

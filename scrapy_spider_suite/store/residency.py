@@ -50,12 +50,15 @@ class Residents:
     def __init__(
         self, workbench: Workbench, store: Store, policy: Policy, capacity: int,
         floor: float | None, clocks: host_queues.AddressClocks, window: HostWindow | None = None,
+        *, by_head: bool = False,
     ) -> None:  # fmt: skip
         self.workbench = workbench
         self.store = store
         self.policy = policy
         self.fronts = host_queues.QueueFronts(store)
-        self.records = host_queues.HostRecords(store, workbench, self.fronts)
+        self.records = host_queues.HostRecords(
+            store, workbench, self.fronts, by_head=by_head
+        )
         self.clocks = clocks
         self.unresolved = UnresolvedHosts(workbench)
         self.waiting = host_queues.WaitingList(store, policy)

@@ -95,16 +95,18 @@ class RevisitPlans:
     """Plans in *rows*, a mapping of their own. Times are wall times.
 
     Changes go with the store's next batch; `save` comes before it. *found* counts the visits of
-    this run by result: changed, same, unchanged (304), missed, gone.
+    this run by result: changed, same, unchanged (304), missed, gone. *idle*: there are no plans,
+    and there will be none.
     """
 
     def __init__(self, rows: KV, settings: revisit_rules.RevisitPolicy) -> None:
-        self.settings = settings
+        self._settings = settings
         self.price = 0.0  # seconds of freshness that a visit has to bring; 0 until `tick`
         self.found = dict.fromkeys(("changed", "same", "unchanged", "missed", "gone"), 0)
         self._rows = rows
         self._demand = self._load()
         self._number = len(self._demand)
+        self._note_whether_idle()
         self._counted = False  # something was, since `save`
         self._passed = b""  # the last key that `take_wanted` has looked at
         first = next(rows.items(_DUE), None)
@@ -114,8 +116,16 @@ class RevisitPlans:
         return self._number
 
     @property
-    def idle(self) -> bool:
-        return not self._number and self.settings.mode is revisit_rules.Mode.OFF
+    def settings(self) -> revisit_rules.RevisitPolicy:
+        return self._settings
+
+    @settings.setter
+    def settings(self, settings: revisit_rules.RevisitPolicy) -> None:
+        self._settings = settings
+        self._note_whether_idle()
+
+    def _note_whether_idle(self) -> None:
+        self.idle = not self._number and self._settings.mode is revisit_rules.Mode.OFF
 
     def get(self, identity: bytes) -> RevisitPlan | None:
         return plan_of(self._rows, identity)
@@ -305,11 +315,13 @@ class RevisitPlans:
     def _add(self, identity: bytes, plan: RevisitPlan) -> None:
         self._demand.changed(None, plan.rate)
         self._number += 1
+        self.idle = False
         self._put(identity, plan)
 
     def _leave(self, identity: bytes, plan: RevisitPlan) -> None:
         self._demand.changed(plan.rate, None)
         self._number -= 1
+        self._note_whether_idle()
         self._counted = True
         self._unindex(identity, plan)
 

@@ -615,8 +615,11 @@ class DamageGuard:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        store = self._store
-        if not isinstance(error, JobDamagedError) or not isinstance(store, RocksStore):
+        if not isinstance(error, JobDamagedError) or not isinstance(self._store, RocksStore):
             return False
-        store.damage = store.damage or str(error)
+        self.note(error)
         return True
+
+    def note(self, error: JobDamagedError) -> None:
+        if isinstance(self._store, RocksStore):
+            self._store.damage = self._store.damage or str(error)

@@ -402,8 +402,5 @@ def _guard(function: Callable[..., Any], *values: Any) -> Any:
 
 
 _BUILD: Mapping[int, Callable[[list[Any]], Any]] = {
-    _TUPLE: tuple,
-    _SET: set,
-    _FROZENSET: frozenset,
-    _RANGE: lambda items: range(*items),
-}
+    _TUPLE: tuple, _SET: set, _FROZENSET: frozenset, _RANGE: lambda items: range(*items),
+}  # fmt: skip

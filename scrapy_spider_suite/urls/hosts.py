@@ -7,6 +7,7 @@ an even first character); a count below 1 raises `ValueError`.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Collection
 from enum import StrEnum
@@ -194,9 +195,13 @@ _REMEMBERED: Final = 50_000
 
 class Scope:
     """The limits of one crawl. A domain that is a URL or has a port allows nothing, as in Scrapy.
+
+    *anywhere_to*: down to which depth links may lead anywhere, so that only their length counts.
     """
 
-    __slots__ = ("_anywhere", "_decided", "_depth_limit", "_domains", "_url_length_limit")
+    __slots__ = (
+        "_anywhere", "_decided", "_depth_limit", "_domains", "_url_length_limit", "anywhere_to",
+    )  # fmt: skip
 
     def __init__(
         self, allowed_domains: Collection[str] | None = None, depth_limit: int = 0,
@@ -207,10 +212,7 @@ class Scope:
         self._depth_limit: Final = depth_limit
         self._url_length_limit: Final = url_length_limit
         self._decided: dict[str, bool] = {}
-
-    def everywhere(self, depth: int) -> bool:
-        """Whether links at *depth* may lead anywhere, so that only their length counts."""
-        return self._anywhere and not 0 < self._depth_limit < depth
+        self.anywhere_to: Final = (depth_limit or math.inf) if self._anywhere else -math.inf
 
     def refuses(self, url: str, host: str, depth: int) -> OutOfScope | None:
         """Why the normal *url* on *host* may not be followed at *depth*; None if it may."""

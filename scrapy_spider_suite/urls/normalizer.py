@@ -283,7 +283,7 @@ class Normalizer:
     host beyond it: a crawl of ``www.example.com`` alone would end.
     """
 
-    __slots__ = ("_plugin", "_rules", "changed", "scope", "twins")
+    __slots__ = ("_plugin", "_rules", "changed", "has_rules", "scope", "twins")
 
     def __init__(
         self, rules: RewriterTable | None = None, plugin: Plugin | None = None,
@@ -291,13 +291,14 @@ class Normalizer:
     ) -> None:
         self._rules = None if rules is None or rules.is_plain else rules
         self._plugin = plugin
+        self.has_rules = self._rules is not None or plugin is not None
         self.twins = twins
         self.scope: Scope | None = None
         self.changed = 0  # links that were respelled or dropped
 
     @property
     def is_plain(self) -> bool:
-        return self._rules is None and self._plugin is None and not self.twins
+        return not (self.has_rules or self.twins)
 
     def __call__(self, url: str, base: str | None = None) -> str | None:
         normal = normalize(url, base)

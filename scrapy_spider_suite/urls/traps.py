@@ -152,9 +152,9 @@ class Session(NamedTuple):
 
 
 def session_of(url: str) -> Session | None:
-    path = path_and_query(url)
-    if "=" not in path and "(" not in path:
+    if "=" not in url and "(" not in url:
         return None
+    path = path_and_query(url)
     found = _SESSION.search(path)
     if found is None:
         return None

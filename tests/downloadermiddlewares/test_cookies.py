@@ -225,7 +225,7 @@ def test_a_page_without_cookies_is_cheap() -> None:
     """Both hooks together take a few microseconds, with ten thousand other domains kept."""
     middleware, _ = counted()
     for number in range(2000):
-        middleware._rows[None, f"h{number}.example"] = b"\x90"
+        middleware.rows[None, f"h{number}.example"] = b"\x90"
     request, response = Request("http://a.example/"), Response("http://a.example/")
 
     def both() -> None:

@@ -108,13 +108,10 @@ def to_tantivy(document: Document) -> tantivy.Document:
         host = host_of_any(entry.url)
         parents = [f"*.{host.split('.', n)[n]}" for n in range(host.count(".") + 1)]
         fields |= {
-            "host": [host, *parents] if host else [],
-            "url": _plain(entry.url),
-            "title": _plain(document.title),
-            "text": _plain(document.text[:TEXT_MAX]),
-            "language": document.language,
-            "mime": document.mime,
-        }
+            "host": [host, *parents] if host else [], "url": _plain(entry.url),
+            "title": _plain(document.title), "text": _plain(document.text[:TEXT_MAX]),
+            "language": document.language, "mime": document.mime,
+        }  # fmt: skip
     return tantivy.Document.from_dict(fields, schema())
 
 

@@ -3,19 +3,11 @@
 from __future__ import annotations
 
 MODULES = {
-    "ls": "read_verbs",
-    "get": "read_verbs",
-    "cat": "read_verbs",
-    "verify": "upkeep_verbs",
-    "links": "read_verbs",
-    "search": "read_verbs",
-    "index": "read_verbs",
-    "export": "upkeep_verbs",
-    "graph": "upkeep_verbs",
-    "merge": "upkeep_verbs",
-    "upload": "upkeep_verbs",
+    "ls": "read_verbs", "get": "read_verbs", "cat": "read_verbs", "verify": "upkeep_verbs",
+    "links": "read_verbs", "search": "read_verbs", "index": "read_verbs", "export": "upkeep_verbs",
+    "graph": "upkeep_verbs", "merge": "upkeep_verbs", "upload": "upkeep_verbs",
     "redact": "upkeep_verbs",
-}
+}  # fmt: skip
 """The module of each verb, in the order of the help."""
 
 ABOUT = """\

@@ -161,6 +161,18 @@ class Commit:
             frontier, RevisitPlans(frontier.store.kv(ROWS), RevisitPolicy())
         )
         self._frontier = frontier
+        self._deferred: list[Fetch] = []
+
+    def defer(self, fetch: Fetch) -> None:
+        """Nothing more will come of *fetch*: it is settled by the next `settle_deferred`."""
+        fetch.settled = True
+        self._deferred.append(fetch)
+
+    def settle_deferred(self, now: float) -> None:
+        """Settle all fetches of a turn together: their links are looked up at once."""
+        if self._deferred:
+            fetches, self._deferred = self._deferred, []
+            self.settle(fetches, now)
 
     def settle(self, fetches: Iterable[Fetch], now: float) -> None:
         """Nothing more will come of *fetches*: commit each, or as soon as nothing holds it."""
@@ -310,14 +322,14 @@ class Frontier:
         clocks = AddressClocks(bench, policy, now if resumed else None)
         window = None if options.window is None else HostWindow(options.window, bench)
         self.residents = residents = Residents(
-            bench, store, policy, capacity, floor, clocks, window
-        )
+            bench, store, policy, capacity, floor, clocks, window,
+            by_head=options.order is not BREADTH_FIRST,
+        )  # fmt: skip
         self.wall_offset = wall - now
         self.policy_update = PolicyUpdate(residents)
         self.rotation = Rotation(residents, self.policy_update)
         self.states = UrlStates(store, self.counters, options.order, options.cache)
         self.states.use_sieve(active=options.sift)
-        residents.records.by_head = not self.states.breadth_first
         self.health = HostHealth(
             residents, self.states, lambda entry, now: self.commit.release_holder(entry, now)
         )

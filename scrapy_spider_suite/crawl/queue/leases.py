@@ -478,7 +478,8 @@ class Leases:
         host.held = residents.window is not None
         if host.more and not host.front and host.free():
             self._refill(host)
-        self._frontier.stored_links.demand.host_shrank(host.key)
+        if self._frontier.stored_links.waiting.count:
+            self._frontier.stored_links.demand.host_shrank(host.key)
         return fetches
 
     def lease_unvisited(self, key: str) -> Fetch | None:

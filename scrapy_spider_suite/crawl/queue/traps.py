@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterator
 from urllib.parse import unquote
@@ -282,6 +283,7 @@ def _key(host: str, session: Session) -> bytes:
     return page_rows(host) + xxhash.xxh3_64_digest(f"{session.name} {session.page}".encode())
 
 
+_AUTHORITY_PORT = re.compile(r":\d+$")
 _FEW = 1_000  # URLs of a host and folder below which no share is too large
 BEHIND = 1 << 24  # priority that URLs in a crowded folder lose
 LAST = BEHIND << 2  # priority that URLs in a space of numbers lose
@@ -352,7 +354,7 @@ class Traps:
         """Of the hosts of *urls*, those where something is closed."""
         hosts = {url.split("/", 3)[2] for url in urls}  # most links lead to their own host
         if ":" in " ".join(hosts):
-            hosts = {host_of(f"http://{each}/") if ":" in each else each for each in hosts}
+            hosts = {_AUTHORITY_PORT.sub("", each) for each in hosts}
         found = self.stats.closed(hosts)
         if domains := self._duplicate_domains.domains:
             found |= {host for host in hosts if registered_domain(host) in domains}

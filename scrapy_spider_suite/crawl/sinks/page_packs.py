@@ -149,20 +149,13 @@ def packed_fetch(fetch: Fetch) -> Capture | None:
     location = exchange.fields.get(b"Location")
     target = redirect_target(exchange.url, exchange.status, location[-1] if location else None)
     return Capture(
-        url=exchange.url,
-        time=exchange.began,
-        head=exchange.head or build_head(exchange.status, exchange.fields),
-        body=exchange.body,
-        method=exchange.method,
-        request=exchange.request,
-        address=exchange.address,
-        truncated=_truncated(exchange),
-        protocols=exchange.protocols,
+        url=exchange.url, time=exchange.began,
+        head=exchange.head or build_head(exchange.status, exchange.fields), body=exchange.body,
+        method=exchange.method, request=exchange.request, address=exchange.address,
+        truncated=_truncated(exchange), protocols=exchange.protocols,
         digest=warc_digest(exchange.digest),
-        links=() if target is None else (Link(target, "redirect"),),
-        via=via,
-        hops=hops,
-    )
+        links=() if target is None else (Link(target, "redirect"),), via=via, hops=hops,
+    )  # fmt: skip
 
 
 def packed_item(item: PageItem, fetch: Fetch | None) -> Capture:
