@@ -223,7 +223,7 @@ class Maintenance:
         self._operator, self._disk, self._supervision = operator, disk, supervision
         self.cut = False
         self._loop = asyncio.get_running_loop()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timers: dict[Callable[[], None], asyncio.TimerHandle] = {}
         self._last = self._pulsed = crawl.now()
         self._stop_seen: float | None = None
         self._most = 0  # URLs that were queued
@@ -240,15 +240,15 @@ class Maintenance:
         if self._crawl.settings.broad:
             self._collector.start()
         self._supervision.start()
-        self._timer = self._loop.call_later(_LOOK, self._poll)
+        self._call_later(_LOOK, self._poll)
         # Before the first fetch, once the feeds are open.
         self._crawl.crawler.signals.connect(self._poll_disks, signals.spider_opened)
         with DamageGuard(self._crawl.store):
             self._operate()  # what was asked before it began holds from the start
 
     def stop(self) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        for timer in self._timers.values():
+            timer.cancel()
         self._ended = True
         self._flusher.stop()
         self._parts.deferred_links.stop()
@@ -260,11 +260,14 @@ class Maintenance:
         self._publish(say=True)
         self._supervision.stop()
 
+    def _call_later(self, seconds: float, call: Callable[[], None]) -> None:
+        self._timers[call] = self._loop.call_later(seconds, call)
+
     def _poll_disks(self) -> None:
         self._disk.pulse(self._crawl.now())
 
     def _poll(self) -> None:
-        self._timer = self._loop.call_later(_LOOK, self._poll)
+        self._call_later(_LOOK, self._poll)
         self._supervision.beat()
         with DamageGuard(self._crawl.store):
             self._poll_parts()
@@ -292,10 +295,10 @@ class Maintenance:
             # A pulse has brought in a portion of the hosts, and written: the rest has other turns.
             if not self._admitting:
                 self._admitting = True
-                self._loop.call_later(_COMING, self._admit)
+                self._call_later(_COMING, self._admit)
             if not self._archiving:
                 self._archiving = True
-                self._loop.call_later(_PORTIONS, self._archive)
+                self._call_later(_PORTIONS, self._archive)
         else:
             self._collector.tidy()
 
@@ -303,7 +306,7 @@ class Maintenance:
         crawl, now = self._crawl, self._crawl.now()
         self._admitting = not self._engine.closing and crawl.frontier.rotation.step(now)
         if self._admitting:
-            self._loop.call_later(_COMING, self._admit)
+            self._call_later(_COMING, self._admit)
             self._engine.wake()
 
     def _archive(self) -> None:
@@ -316,7 +319,7 @@ class Maintenance:
             return
         self._archiving = self._archiver.step(moving=crawl.settings.seen_store == "trie")
         if self._archiving:
-            self._loop.call_later(_PORTIONS, self._archive)
+            self._call_later(_PORTIONS, self._archive)
 
     async def archive_rest(self, reason: str) -> None:
         """Archive the done URLs; an unfinished crawl only for half of SUITE_STOP_TIMEOUT."""
@@ -342,7 +345,7 @@ class Maintenance:
         self._revising = update.busy and not self._engine.closing
         if self._revising:
             update.step(self._crawl.now())
-            self._loop.call_later(_PORTIONS, self._revise)
+            self._call_later(_PORTIONS, self._revise)
             self._engine.wake()
 
     def _wake_all(self) -> None:
@@ -357,7 +360,7 @@ class Maintenance:
         self._operator.poll()
         if self._operator.busy:
             self._operating = True
-            self._loop.call_later(_PORTIONS, self._operate)
+            self._call_later(_PORTIONS, self._operate)
 
     def _pulse(self, *, say: bool) -> None:
         crawl, now = self._crawl, self._crawl.now()
