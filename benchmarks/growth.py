@@ -98,7 +98,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
     """Measure, a table and a chart for each part."""
     parts: dict[str, tuple[tuple[int, ...], Callable[[int, int], Load], float, Prepare]] = {
         "urls": ((400,) if options.small else URLS, urls_load, 0.8, as_it_is),
-        "hosts": ((30,) if options.small else HOSTS, hosts_load, 1.0, write_seeds),
+        "hosts": ((200,) if options.small else HOSTS, hosts_load, 1.0, write_seeds),
     }
     lines = {}
     with apart() as core:

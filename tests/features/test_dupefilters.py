@@ -86,12 +86,14 @@ def test_a_job_is_resumed(
 
 
 @both
-def test_without_a_job_nothing_is_left(filter_: type[StoredDupeFilter]) -> None:
+def test_without_a_job_nothing_is_left(
+    filter_: type[StoredDupeFilter], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Its files are temporary."""
-    here = set(Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*"))
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     made_ = made(filter_, None)
     made_.request_seen(Request("http://a.example/"))
-    (folder,) = set(Path(tempfile.gettempdir()).glob(f"{TEMPORARY_PREFIX}*")) - here
+    (folder,) = tmp_path.glob(f"{TEMPORARY_PREFIX}*")
     assert (folder / filter_.folder).is_dir()
     made_.close("finished")
     assert not folder.exists()
