@@ -193,10 +193,8 @@ class SieveDupeFilter(StoredDupeFilter):
             "known": len(self._seen),
             "size": parts.size,
             "false_positive_bound": parts.false_positive_bound,
-            "damaged": len(parts.damaged),
-            "cache_hits": cache.hits,
-            "cache_misses": cache.misses,
-        }
+            "damaged": len(parts.damaged), "cache_hits": cache.hits, "cache_misses": cache.misses,
+        }  # fmt: skip
 
     def _damaged(self) -> Iterable[str]:
         return self._seen.parts.damaged.values()

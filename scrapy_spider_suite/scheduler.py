@@ -387,10 +387,7 @@ class FrontierScheduler(BaseScheduler):
                 self._parts.loop.schedule()  # it may have waited for the place
 
     def settle(self, fetch: Fetch) -> None:
-        """Nothing more will come of *fetch*: store it, and commit it with the others of this turn.
-
-        Raises `JobDamagedError`.
-        """
+        """Store *fetch*, which is over; it is committed with others. Raises `JobDamagedError`."""
         crawl = self.crawl
         if crawl.stopping and self._maintenance.cut:
             fetch.faults.add(Event.INTERRUPTED)

@@ -36,9 +36,7 @@ class LoopExchange(Exchange):
         following: requests that are sent with its own.
     """
 
-    __slots__ = (
-        "connection", "deadline", "expires", "fetch", "fresh", "grants", "leaves", "visit",
-    )  # fmt: skip
+    __slots__ = ("connection", "deadline", "expires", "fetch", "fresh", "grants", "leaves", "visit")
     following: bytes = b""
 
     def __init__(

@@ -418,7 +418,5 @@ def log_connection(ssl_object: ssl.SSLObject) -> None:
     cipher = ssl_object.cipher()
     logger.debug(
         "SSL connection to %s using protocol %s, cipher %s",
-        ssl_object.server_hostname,
-        ssl_object.version(),
-        cipher[0] if cipher else None,
-    )
+        ssl_object.server_hostname, ssl_object.version(), cipher[0] if cipher else None,
+    )  # fmt: skip

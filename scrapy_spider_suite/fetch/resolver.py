@@ -412,10 +412,8 @@ Family = Literal["any", "4", "6"]
 # "any" asks for IPv6 only where there is no IPv4 that may be used: half the questions, and no host
 # is tried over a network that the machine may not have.
 _FAMILIES: dict[Family, tuple[socket.AddressFamily, ...]] = {
-    "any": (socket.AF_INET, socket.AF_INET6),
-    "4": (socket.AF_INET,),
-    "6": (socket.AF_INET6,),
-}
+    "any": (socket.AF_INET, socket.AF_INET6), "4": (socket.AF_INET,), "6": (socket.AF_INET6,),
+}  # fmt: skip
 
 # After these the other family is worth a question; a server that failed would fail again.
 _ASK_ON: tuple[type[errors.SuiteError], ...] = (errors.NoSuchHostError, errors.PrivateAddressError)

@@ -191,14 +191,10 @@ FIELDS: Final = "application/warc-fields"
 LINKS_READ_LATER: Final = "linksRead"
 """A metadata line ``linksRead: later ROBOT``: links of a page that ROBOT may follow are missing."""
 _CONTEXTS: Final = {
-    "a": "L a/@href",
-    "area": "L area/@href",
-    "frame": "E frame/@src",
-    "redirect": "R Location:",
-    "refresh": "R meta/@content",
-    "canonical": "X link[@rel='canonical']/@href",
+    "a": "L a/@href", "area": "L area/@href", "frame": "E frame/@src", "redirect": "R Location:",
+    "refresh": "R meta/@content", "canonical": "X link[@rel='canonical']/@href",
     "sitemap": "M sitemap",
-}
+}  # fmt: skip
 _KINDS: Final = {context.partition(" ")[2]: kind for kind, context in _CONTEXTS.items()}
 
 
@@ -289,8 +285,7 @@ def format_capture(fetch: Capture, ids: Iterator[str]) -> CaptureRecords:
         kind, digest = "response", fetch.digest or sha1_digest(fetch.body)
         head = fit_head(fetch.head, len(fetch.body), decoded=fetch.decoded, method=fetch.method)
         block = head + fetch.body
-        fields += [_field("WARC-Payload-Digest", digest),
-                   _field("WARC-Truncated", fetch.truncated)]  # fmt: skip
+        fields += [_field("WARC-Payload-Digest", digest), _field("WARC-Truncated", fetch.truncated)]
     else:
         kind, digest = "revisit", clean_value(fetch.original.digest)
         head = block = fit_head(fetch.head, 0, method="HEAD")

@@ -148,9 +148,7 @@ _BYTES: Final = [bytes([number]) for number in range(CHECKS)]
 KeyOf = Callable[[int], bytes | None]
 
 
-def build_id_table(
-    ids: Ids, numbers: NDArray[np.uint32], width: int
-) -> tuple[bytes, int, int]:
+def build_id_table(ids: Ids, numbers: NDArray[np.uint32], width: int) -> tuple[bytes, int, int]:
     """The table for *ids* and their *numbers*, in *width* bytes each; its places and window."""
     places = int(len(ids) / _FULL) | 1
     home = (ids % np.uint64(places)).astype(np.int64)
@@ -266,9 +264,7 @@ Lookup = Callable[[bytes, int], int]
 
 
 class Segment:
-    __slots__ = (
-        "_ids", "_map", "_path", "_removed", "_trie", "key_of", "lookup", "row",
-    )  # fmt: skip
+    __slots__ = ("_ids", "_map", "_path", "_removed", "_trie", "key_of", "lookup", "row")
 
     def __init__(self, folder: Path, row: SegmentRow, ids: UrlIds, *, verify: bool = True) -> None:
         """*verify*: check the whole file now, not at its first use.

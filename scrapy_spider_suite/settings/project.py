@@ -26,10 +26,8 @@ _ATTRIBUTES = {
     "USER_AGENT": "user_agent",
 }
 LIVE_SCRAPY_SETTINGS: Mapping[str, v.ValueType] = {
-    "CONCURRENT_REQUESTS": _COUNT,
-    "DOWNLOAD_TIMEOUT": v.duration(1.0),
-    "LOG_LEVEL": v.log_level,
-}
+    "CONCURRENT_REQUESTS": _COUNT, "DOWNLOAD_TIMEOUT": v.duration(1.0), "LOG_LEVEL": v.log_level,
+}  # fmt: skip
 """Scrapy's settings that ``scrapy frontier set`` changes in a running crawl."""
 SUITE_EQUIVALENTS: Mapping[str, str] = {
     "CLOSESPIDER_PAGECOUNT": "SUITE_MAX_PAGES",

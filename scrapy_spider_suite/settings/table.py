@@ -65,21 +65,6 @@ def _host_concurrency(project: ProjectSettings, given: Mapping[str, Any]) -> int
     return 1
 
 
-def _broad_delay(project: ProjectSettings, given: Mapping[str, Any]) -> float:
-    # Never less polite than the project wants to be; Scrapy's template sets one second.
-    return max(4.0, project.download_delay)
-
-
-def _ip_concurrency(project: ProjectSettings, given: Mapping[str, Any]) -> int:
-    # Without a delay of addresses there is no bound to keep; with one, the careful number.
-    return project.concurrent_requests_per_ip or (1 if given.get("ip_delay") else 0)
-
-
-def _ip_delay(project: ProjectSettings, given: Mapping[str, Any]) -> float:
-    # Scrapy keeps its delay by address, not by host, when it counts requests by address.
-    return project.download_delay if project.concurrent_requests_per_ip else 0.0
-
-
 _DAY = 86_400.0
 
 
@@ -137,10 +122,15 @@ class SettingsTable:
         POLITENESS, v.duration(),
         Derived("DOWNLOAD_DELAY", lambda project, given: project.download_delay), FREE,
         "Least pause between the end of a request to a host and the start of the next.",
-        broad=Derived("4, or DOWNLOAD_DELAY if that is longer", _broad_delay),
+        # Never less polite than the project wants to be; Scrapy's template sets one second.
+        broad=Derived("4, or DOWNLOAD_DELAY if that is longer",
+                      lambda project, given: max(4.0, project.download_delay)),
     )
     ip_delay: float = live_setting(
-        POLITENESS, v.duration(), Derived("0", _ip_delay), FREE,
+        POLITENESS, v.duration(),
+        # Scrapy keeps its delay by address, not by host, when it counts requests by address.
+        Derived("0", lambda project, given:
+                project.download_delay if project.concurrent_requests_per_ip else 0.0), FREE,
         "Least pause between the end of a request to an IP address and the start of the next.",
         broad=0.5,
     )
@@ -155,7 +145,9 @@ class SettingsTable:
     )
     ip_concurrency: int = live_setting(
         POLITENESS, v.integer(0, 1000, "requests"),
-        Derived("0; 1 with SUITE_IP_DELAY", _ip_concurrency),
+        # Without a delay of addresses there is no bound to keep; with one, the careful number.
+        Derived("0; 1 with SUITE_IP_DELAY", lambda project, given:
+                project.concurrent_requests_per_ip or int(bool(given.get("ip_delay")))),
         FREE, "Most requests to one IP address at the same time; 0 is no limit.",
         broad=1,
     )

@@ -56,9 +56,7 @@ class Residents:
         self.store = store
         self.policy = policy
         self.fronts = host_queues.QueueFronts(store)
-        self.records = host_queues.HostRecords(
-            store, workbench, self.fronts, by_head=by_head
-        )
+        self.records = host_queues.HostRecords(store, workbench, self.fronts, by_head=by_head)
         self.clocks = clocks
         self.unresolved = UnresolvedHosts(workbench)
         self.waiting = host_queues.WaitingList(store, policy)

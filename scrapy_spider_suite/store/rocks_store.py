@@ -313,9 +313,7 @@ class Database:
         disk = self._on_disk(family, start, end)
         return self.pending_writes.overlay(disk, family, start, group)
 
-    def _on_disk(
-        self, family: str, start: bytes = b"", end: bytes | None = None
-    ) -> Iterator[Row]:
+    def _on_disk(self, family: str, start: bytes = b"", end: bytes | None = None) -> Iterator[Row]:
         options = rocksdict.ReadOptions()
         if end is not None:
             options.set_iterate_upper_bound(end)
@@ -615,11 +613,9 @@ class DamageGuard:
         pass
 
     def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> bool:
-        if not isinstance(error, JobDamagedError) or not isinstance(self._store, RocksStore):
-            return False
-        self.note(error)
-        return True
+        return isinstance(error, JobDamagedError) and self.note(error)
 
-    def note(self, error: JobDamagedError) -> None:
+    def note(self, error: JobDamagedError) -> bool:
         if isinstance(self._store, RocksStore):
             self._store.damage = self._store.damage or str(error)
+        return isinstance(self._store, RocksStore)

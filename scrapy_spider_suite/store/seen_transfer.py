@@ -111,9 +111,7 @@ class Archiver:
             logger.error("%s: the archive of seen URLs goes on when that is over", trouble)
 
 
-def make_archiver(
-    store: Store, counters: Counters, flush: Callable[[], None]
-) -> Archiver | None:
+def make_archiver(store: Store, counters: Counters, flush: Callable[[], None]) -> Archiver | None:
     if not isinstance(store, RocksStore) or store.archive is None:
         return None
     return Archiver(store, store.archive, counters, flush)

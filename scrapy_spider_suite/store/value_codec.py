@@ -288,11 +288,9 @@ class ValueCodec:
     """Writes and reads values; *classes* may be named, *kinds* take instances apart. One thread."""
 
     def __init__(
-        self,
-        classes: ClassList | None = None,
-        registry: ClassRegistry | None = None,
+        self, classes: ClassList | None = None, registry: ClassRegistry | None = None,
         kinds: Iterable[ObjectKind] = DEFAULT_KINDS,
-    ) -> None:
+    ) -> None:  # fmt: skip
         self.classes = classes or ClassList()
         self.registry = registry or ClassRegistry()
         self.kinds = tuple(kinds)

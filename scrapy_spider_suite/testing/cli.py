@@ -62,12 +62,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--seconds", metavar="SECONDS", help="end after that time")
     run.add_argument("--status", metavar="SECONDS", default="5",
                      help="time between status lines, 0 = none (default: 5)")  # fmt: skip
-    run.add_argument("--with-parent", action="store_true",
-                     help="end when the parent process ends")  # fmt: skip
+    run.add_argument("--with-parent", action="store_true", help="end when the parent process ends")
     run.add_argument("--json", action="store_true",
                      help="print one line of JSON when ready, and no status lines")  # fmt: skip
-    run.add_argument("--list-hostile", action="store_true",
-                     help="list the hostile answers and end")  # fmt: skip
+    run.add_argument("--list-hostile", action="store_true", help="list the hostile answers and end")
 
 
 def run(options: argparse.Namespace, leftover: Sequence[str] = ()) -> int:

@@ -97,13 +97,10 @@ def url_key(url: str) -> str:
 def to_tantivy(document: Document) -> tantivy.Document:
     entry = document.entry
     fields: dict[str, Any] = {
-        "key": url_key(entry.url),
-        "kind": PAGE if document.has_words else GONE,
-        "pack": entry.filename,
-        "line": entry.line(),
-        "time": int(entry.stamp),
+        "key": url_key(entry.url), "kind": PAGE if document.has_words else GONE,
+        "pack": entry.filename, "line": entry.line(), "time": int(entry.stamp),
         "status": entry.status,
-    }
+    }  # fmt: skip
     if fields["kind"] == PAGE:
         host = host_of_any(entry.url)
         parents = [f"*.{host.split('.', n)[n]}" for n in range(host.count(".") + 1)]

@@ -265,8 +265,7 @@ class HostLoad:
         if kind == ItemKind.HOST:
             record = HostRecord.from_bytes(*rest)
             sane = record.next_fetch <= NEVER and 0.0 <= record.crawl_delay < LATEST
-            counts = (record.pending, record.done, record.failed, record.attempts,
-                      record.failures)  # fmt: skip
+            counts = (record.pending, record.done, record.failed, record.attempts, record.failures)
             deep = not 0 <= (record.entered or 0) <= COUNT_MAX
             if not sane or deep or max(counts) > COUNT_MAX:
                 raise ValueError("a host's row with numbers beyond all bounds")

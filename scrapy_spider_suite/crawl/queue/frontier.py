@@ -49,9 +49,7 @@ not wait behind new URLs of its host."""
 
 _DUE_PORTION: Final = 200  # due pages that are examined for hosts that have nothing else
 _PER_HOST: Final = 16  # pages of a host without others that become pending at once
-_PAGES = frozenset({
-    Event.SUCCESS, Event.NOT_STORED, Event.NOT_PARSED, Event.CALLBACK_ERROR,
-})  # fmt: skip
+_PAGES = frozenset({Event.SUCCESS, Event.NOT_STORED, Event.NOT_PARSED, Event.CALLBACK_ERROR})
 """How visits end that have found a page."""
 
 
@@ -216,52 +214,45 @@ class Commit:
         self._frontier.leases.release(fetch, now)
 
     def _commit(self, fetches: list[Fetch], now: float, *, asked: bool = True) -> None:
-        frontier, fates = self._frontier, []
-        retry_times, given_up_hosts = frontier.policy.retry_times, frontier.health.given_up
+        frontier, wall, fates = self._frontier, self._frontier.wall(now), []
+        retry_times, given_up = frontier.policy.retry_times, frontier.health.given_up
         for fetch in fetches:
             state, event, tried = fetch.fate(retry_times)
-            given_up = given_up_hosts.get(fetch.entry.host)
-            if state is _PENDING and given_up is not None:
-                state, event = State.FAILED, given_up
+            if state is _PENDING and fetch.entry.host in given_up:
+                state, event = State.FAILED, given_up[fetch.entry.host]
             if wrong := self.guesses.is_wrong(fetch.entry, event):
                 state = State.FAILED
             fates.append((fetch, state, event, tried, wrong))
         # The links come first: there may be so many that a batch is written in between.
         frontier.admission.spill([each[0] for each in fates if each[1] is not _PENDING], now)
+        states, residents = frontier.states, frontier.residents
         for fetch, state, event, tried, wrong in fates:
-            if state is _PENDING:
-                self._requeue(fetch, event, now, tried=tried, asked=asked)
+            entry = fetch.entry
+            frontier.leases.unlease(entry)
+            record = residents.records.touch(entry.host)
+            record.attempts += tried
+            entry.attempts += tried
+            if state is not _PENDING:
+                self._conclude(fetch, record, event, now)
+            elif tried:
+                states.requeue(entry, event, fetch.status, wall)
+                residents.push(entry, record, now)
             else:
-                self._conclude(fetch, state, event, now, tried=tried, wrong=wrong)
+                if asked:
+                    states.note_pending(entry, event, fetch.status, wall)
+                residents.push(entry, record, now)
+            if wrong:
+                frontier.admission.schedule([self.guesses.other_scheme(entry)], now)
+                self.guesses.settle(entry)
             for listener in self.listeners:
                 listener(fetch, event)
 
-    def _requeue(
-        self, fetch: Fetch, event: Event, now: float, *, tried: bool, asked: bool
-    ) -> None:  # fmt: skip
-        frontier, entry, wall = self._frontier, fetch.entry, self._frontier.wall(now)
-        frontier.leases.unlease(entry)
-        record = frontier.residents.records.touch(entry.host)
-        if tried:
-            record.attempts += 1
-            entry.attempts += 1
-            frontier.states.requeue(entry, event, fetch.status, wall)
-        elif asked:
-            frontier.states.note_pending(entry, event, fetch.status, wall)
-        frontier.residents.push(entry, record, now)
-
-    def _conclude(
-        self, fetch: Fetch, state: State, event: Event, now: float, *, tried: bool, wrong: bool
-    ) -> None:  # fmt: skip
+    def _conclude(self, fetch: Fetch, record: HostRecord, event: Event, now: float) -> None:
         frontier, entry, wall = self._frontier, fetch.entry, self._frontier.wall(now)
         states = frontier.states
-        frontier.leases.unlease(entry)
-        record = frontier.residents.records.touch(entry.host)
-        record.attempts += tried
-        entry.attempts += tried
         states.remove(entry, record)
         states.conclude(entry, record, event, fetch.status, wall)
-        self.fetched += state is State.DONE
+        self.fetched += event.outcome.state is State.DONE
         if entry.flags & _SPECULATIVE:
             frontier.traps.miner.concluded(entry, event)
         self.planner.concluded(fetch, event, wall)
@@ -269,9 +260,6 @@ class Commit:
         frontier.traps.concluded(entry, event)
         if fetch.states:
             states.write_states(fetch.states)
-        if wrong:
-            frontier.admission.schedule([self.guesses.other_scheme(entry)], now)
-            self.guesses.settle(entry)
         self.release_holder(entry, now)
 
 

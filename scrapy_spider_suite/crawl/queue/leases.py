@@ -226,9 +226,7 @@ class ForeignUrlCheck:
             return True
         if self._by_host:
             return not self.is_foreign(visit.host.key, "") or self._hold_host(visit)
-        held = [
-            entry for entry in visit.entries if not entry.volatile and self.holds_back(entry)
-        ]  # fmt: skip
+        held = [entry for entry in visit.entries if not entry.volatile and self.holds_back(entry)]
         if held and self._count >= _MOST:
             return self._hold_host(visit)
         self._count += len(held)
@@ -268,9 +266,7 @@ class ForeignUrlCheck:
 _USER, _SPECULATIVE = int(Flag.USER), int(Flag.SPECULATIVE)
 
 
-_OF_PAGES = (
-    Event.PIPELINE_ERROR, Event.CALLBACK_ERROR, Event.NOT_PARSED, Event.NOT_STORED,
-)  # fmt: skip
+_OF_PAGES = (Event.PIPELINE_ERROR, Event.CALLBACK_ERROR, Event.NOT_PARSED, Event.NOT_STORED)
 """Faults of a page that arrived; the first that holds counts."""
 
 
