@@ -3,6 +3,7 @@
     python -m benchmarks crawl                           # all peers, 12 and 40 links a page
     python -m benchmarks crawl --peer suite --peer scrapy --links 12
     python -m benchmarks crawl --with all --as features  # what each feature adds
+    python -m benchmarks crawl --pages FOLDER --as sites # a real site in each folder of FOLDER
     python -m benchmarks crawl --tree before=../before --peer suite   # two trees of the suite
     python -m benchmarks ordinary                        # an ordinary spider, with and without
     python -m benchmarks pythons                         # on each Python of this machine
@@ -47,6 +48,13 @@ def load_of(links: int, small: bool) -> Load:
     if small:
         return Load(replace(web, hosts=20, addresses=8, pages=10), 60, 20, 20, timeout=120.0)
     return Load(web, 20_000, 2_000)
+
+
+def sites_load(folder: Path, small: bool) -> Load:
+    """The sites in the folders of *folder*; links to anywhere else are not followed."""
+    sites = {f"{each.name}.test": str(each) for each in sorted(folder.iterdir()) if each.is_dir()}
+    web = FakeWebConfig(hosts=1, addresses=1, pages=1, sites=sites)
+    return Load(web, 20, 10, timeout=120.0) if small else Load(web, 6_000, 600)
 
 
 @dataclass
@@ -329,6 +337,7 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
         parser.add_argument("--peer", action="append", choices=known, help="only this one")
         parser.add_argument("--with", dest="features", action="append", default=[],
                             choices=["all", *FEATURES], help="a feature, or all")  # fmt: skip
+        parser.add_argument("--pages", type=Path, metavar="FOLDER", help="real sites")
         parser.add_argument("--tree", action="append", default=[], metavar="NAME=FOLDER",
                             help="another tree of the suite, too")  # fmt: skip
     if name == "pythons":
@@ -358,6 +367,10 @@ def run(options: argparse.Namespace, report: Report) -> None:
         for tree in options.tree:
             name, _, folder = tree.partition("=")
             peers.append(replace(SUITES[0], name=name, root=Path(folder).resolve()))
+        if options.pages is not None:
+            ours = [each for each in peers if each.spider]  # the others follow every link
+            compare(report, "Real sites", ours, sites_load(options.pages, options.small), rounds)
+            return
         for load in loads:
             title = f"{load.web.degree} links a page, {load.web.page_size:,} bytes"
             compare(report, title, peers, load, rounds)

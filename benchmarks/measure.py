@@ -22,6 +22,9 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import dns.message
+import dns.query
+
 from benchmarks.report import ROOT
 from scrapy_spider_suite.testing import Arrival, FakeWebConfig, FakeWebProcess
 from scrapy_spider_suite.testing.fake_web import address_text
@@ -154,16 +157,34 @@ def visiting(load: Load) -> Iterator[tuple[Visit, FakeWebProcess]]:
         )  # fmt: skip
         with FakeWebProcess(config) as web:
             graph, ready = web.web, web.ready
-            visit = Visit(
-                load, folder, ready.seeds, ready.settings, ready.http_port, ready.first_address,
-                load.warm + load.pages,
-            )  # fmt: skip
             names = {
                 graph.host_name(host): address_text(graph.address_index(host))
                 for host in range(min(len(graph), 200_000))
             }
+            seeds = ready.seeds
+            if config.sites:
+                names |= {site: ask_address(site, ready.dns_port) for site in config.sites}
+                starts = map(start_page, config.sites.values())
+                seeds = tuple(map(str.__add__, seeds[-len(config.sites) :], starts))
+            visit = Visit(
+                load, folder, seeds, ready.settings, ready.http_port, ready.first_address,
+                load.warm + load.pages,
+            )  # fmt: skip
             visit.names.write_text(json.dumps(names))
             yield visit, web
+
+
+def ask_address(name: str, port: int) -> str:
+    """The address of *name*, by the name server of the web at *port*."""
+    answer = dns.query.udp(dns.message.make_query(name, "A"), "127.0.0.1", 10.0, port)
+    return str(answer.answer[0][0])
+
+
+def start_page(folder: str) -> str:
+    """The page of a site from which others are found: its index, or table of contents."""
+    pages = {path.name for path in Path(folder).glob("*.html")}
+    known = ("index.html", "contents.html", "bookindex.html", "main.html", "git.html")
+    return next((name for name in known if name in pages), min(pages, default=""))
 
 
 def measure(command: Command, visit: Visit, web: FakeWebProcess, core: set[int]) -> Cost:

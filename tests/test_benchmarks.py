@@ -139,6 +139,21 @@ def test_crawl(small: Callable[..., Report]) -> None:
 @LINUX
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
+def test_real_sites(small: Callable[..., Report], tmp_path: Path) -> None:
+    """Each folder is a host; pages are found from its index."""
+    for name, index in ("one", "index.html"), ("two", "contents.html"):
+        (tmp_path / "sites" / name).mkdir(parents=True)
+        links = "".join(f"<a href='{number}.html'>page</a>" for number in range(20))
+        for page in (index, *(f"{number}.html" for number in range(20))):
+            (tmp_path / "sites" / name / page).write_text(links)
+    pages = ("--pages", str(tmp_path / "sites"))
+    rows = small("crawl", "--peer", "suite", "--peer", "scrapy", *pages).tables[0].rows
+    assert [row[0] for row in rows] == ["suite", "Scrapy"]
+
+
+@LINUX
+@pytest.mark.slow
+@pytest.mark.usefixtures("forked")
 def test_features(small: Callable[..., Report]) -> None:
     """What each adds, and plain Scrapy where the web is another one."""
     report = small("crawl", "--with", "tls")

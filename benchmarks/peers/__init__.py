@@ -61,6 +61,7 @@ def scrapy(peer: Peer, visit: Visit, given: Mapping[str, Any]) -> Command:
     settings = {**given, "COOKIES_ENABLED": visit.load.cookies, **peer.settings}
     text = json.dumps({
         "spider": peer.spider, "seeds": list(visit.seeds), "names": str(visit.names),
+        "domains": list(visit.load.web.sites),
         "settings": {"CONCURRENT_REQUESTS": visit.load.concurrency, **settings},
     }).replace("TMP/", f"{visit.folder}/")  # fmt: skip
     script = HERE / "scrapy_crawl.py"

@@ -1,6 +1,7 @@
 """One crawl by Scrapy, with or without the suite, as JSON on the command line says.
 
-Its keys: ``spider``, ``settings``, ``seeds``, and ``names``, the file of a table of addresses.
+Its keys: ``spider``, ``settings``, ``seeds``, ``domains`` (empty: any), and ``names``, the file of
+a table of addresses.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ def main() -> None:
     if job["spider"] not in spiders:
         spiders = suite_spiders(job["seeds"])
     process = AsyncCrawlerProcess({**COMMON, **job["settings"]})
-    process.crawl(spiders[job["spider"]])
+    process.crawl(spiders[job["spider"]], allowed_domains=job["domains"])
     process.start()
 
 
