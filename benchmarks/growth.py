@@ -108,7 +108,8 @@ def run(options: argparse.Namespace, report: Report) -> None:
             table = report.table(
                 f"CPU a page by known {part}",
                 [part, "known URLs", "CPU a page, µs", "÷ first", "pages/s", "MB", "stall, ms"],
-                "A stall is by how much the event loop comes back late; of 1,000, one is longer.",
+                "A stall is by how much the event loop comes back late, without the time for which "
+                "its thread waited for a processor; of 1,000, one is longer.",
             )
             for count in counts:
                 if count > options.most:

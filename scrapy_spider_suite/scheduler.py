@@ -62,6 +62,8 @@ _SCRAPY_DUPEFILTER = "scrapy.dupefilters.RFPDupeFilter"
 _SUITE_DUPEFILTERS = "scrapy_spider_suite.dupefilter."
 _UNDER_WAY = Request("about:blank")
 """Stands for all fetches of the fetch loop in the engine's set of requests in progress."""
+_BATCH = 0.015  # seconds for which changes are gathered
+_LINKS = 80  # links of pages that are committed in one turn
 # Plain integers: operators of flags are Python code.
 _START_FLAG, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 
@@ -127,7 +129,7 @@ class FrontierScheduler(BaseScheduler):
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
         self._duplicates = Duplicates(crawler)
-        self._flushing = False
+        self._flushing: asyncio.TimerHandle | None = None
         self._closed = True  # until it is open
         self._stopped = False
         self._pauses: set[str] = set()
@@ -243,6 +245,8 @@ class FrontierScheduler(BaseScheduler):
         self._closed = self.crawl.stopping = True
         self._seeding.stop()
         self._outgoing.stop()
+        if self._flushing is not None:
+            self._flushing.cancel()
         if self._parts.loop is not None:
             self._parts.loop.stop()
         self._empty_run.explain(reason)
@@ -414,16 +418,17 @@ class FrontierScheduler(BaseScheduler):
             fetch.faults.add(Event.PIPELINE_ERROR)
 
     def flush_soon(self) -> None:
-        """Commit after this turn of the loop, in one batch."""
-        if not self._flushing:
-            self._flushing = True
-            self._loop.call_soon(self._flush)
+        """Commit soon, in one batch."""
+        if self._flushing is None and not self._closed:
+            self._flushing = self._loop.call_later(_BATCH, self._flush)
 
     def _flush(self) -> None:
-        self._flushing = False
+        self._flushing = None
         if not self._closed:
             with DamageGuard(self.crawl.store):
-                self.crawl.frontier.commit.settle_deferred(self.crawl.now())
+                if self.crawl.frontier.commit.settle_deferred(self.crawl.now(), _LINKS):
+                    self._flushing = self._loop.call_later(0.0, self._flush)
+                    return  # others have a turn first
                 self._maintenance.flush()
                 self._parts.deferred_links.poll(starving=False)
             if not self.crawl.frontier.pending:

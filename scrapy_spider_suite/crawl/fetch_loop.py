@@ -50,8 +50,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-_PORTION: Final = 100
-"""Rows that are begun before anyone else has a turn again."""
+_TURN: Final = 0.0015
+"""Seconds for which answers are taken, or rows begun, before anyone else has a turn again."""
 _TICK: Final = 0.25
 """Seconds between two looks for fetches that take too long."""
 # A plain integer: operators of flags are Python code.
@@ -91,6 +91,7 @@ class FetchLoop:
         self._observers = crawl.observers
         self._aside: deque[Fetch] = deque()
         self.flying: set[LoopExchange] = set()
+        self._ended: deque[LoopExchange] = deque()  # of these, those that are over
         self._begun = 0  # fetches that are not settled
         self._placed: set[Fetch] = set()  # that have a place, without a transfer
         self._tasks: set[asyncio.Task[None]] = set()
@@ -140,12 +141,12 @@ class FetchLoop:
     def _acquire(self) -> None:
         crawl, engine, scrapy_engine = self._crawl, self._engine, self._scrapy_engine
         slot = scrapy_engine.scraper.slot
-        crawl.frontier.commit.settle_deferred(crawl.now())  # budgets count them
         if engine.closing or crawl.stopping or engine.paused or slot is None:
             return
         flying, aside, active = self.flying, self._aside, scrapy_engine.downloader.active
         acquire, most = self._source.acquire, self._most or 1 << 30
-        for _ in range(_PORTION):
+        until = monotonic() + _TURN
+        while monotonic() < until:
             taken = len(flying) + len(self._placed) + len(aside) + len(active)
             if taken >= most or slot.needs_backout():
                 return
@@ -266,7 +267,7 @@ class FetchLoop:
         if plan.announces:
             self._announce(signals.request_reached_downloader, fetch)
         if flight.over:
-            self._loop.call_soon(self._take_early, flight)  # one page a turn
+            self._over(flight)
             return
         flight.leaves = departure(
             host, address, partial(self._parts.wire.wake, host.key, address.key)
@@ -279,10 +280,6 @@ class FetchLoop:
             self._run(self._open_and_send(flight, key), None)
         else:
             self._send_on(flight, connection)
-
-    def _take_early(self, flight: LoopExchange) -> None:
-        if flight in self.flying:
-            self._over(flight)
 
     def _send_on(self, flight: LoopExchange, connection: Connection) -> None:
         flight.connection = connection
@@ -365,6 +362,7 @@ class FetchLoop:
             if flight.connection is not None:
                 flight.connection.close()
         self.flying.clear()
+        self._ended.clear()
         self._crawl.flying = 0
         if self._begun:
             self._begun = 0
@@ -380,6 +378,19 @@ class FetchLoop:
     # The answer
 
     def _over(self, flight: LoopExchange) -> None:
+        self._ended.append(flight)
+        if len(self._ended) == 1:
+            self._loop.call_soon(self._take_answers)
+
+    def _take_answers(self) -> None:
+        ended, until = self._ended, monotonic() + _TURN
+        while ended:
+            self._take(ended.popleft())
+            if monotonic() > until and ended:
+                self._loop.call_soon(self._take_answers)
+                return
+
+    def _take(self, flight: LoopExchange) -> None:
         fetch = flight.fetch
         try:
             self._take_answer(flight)

@@ -155,7 +155,6 @@ class RequestSource:
 
     def next(self) -> Request | None:
         crawl = self._crawl
-        crawl.frontier.commit.settle_deferred(crawl.now())  # budgets count them
         while not self._engine.closing and not crawl.stopping:
             # With a fetch loop, only what that leaves to the engine.
             fetch = self.acquire() if self.loop is None else self.loop.acquire_for_engine()

@@ -30,7 +30,7 @@ logger = logging.getLogger(__name__)
 T = TypeVar("T")
 
 _LEAST: Final = 4_096  # pages that are done before a first pass
-_PORTION: Final = 1_000  # rows of a step: some ten milliseconds
+_PORTION: Final = 250  # rows of a step: some milliseconds
 _SAID: Final = 20  # different errors that are logged
 
 

@@ -174,7 +174,7 @@ class StoredPageLinks:
 
 
 _SPILL: Final = 1_000  # children of an unfinished page in memory; beyond it they are stored early
-_BACKLOG: Final = 10_000  # operations that may wait for the next batch
+_BACKLOG: Final = 4_000  # operations that may wait for the next batch
 _BATCH: Final = 1_000  # URLs that are looked up together
 _NO_PREFIX: Final = b"\0\0\0"  # no host has such a key, whatever its slot
 # Plain integers: operators of flags are Python code.

@@ -7,6 +7,8 @@ again in one batch with all that came of it.
 
 from __future__ import annotations
 
+import sys
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
@@ -141,6 +143,7 @@ class RevisitPlanner:
 # A plain integer: operators of flags are Python code.
 _SPECULATIVE = int(Flag.SPECULATIVE)
 _PENDING: Final = State.PENDING
+_FEW: Final = 50  # deferred fetches that may wait while others have a turn
 
 
 class Commit:
@@ -159,18 +162,24 @@ class Commit:
             frontier, RevisitPlans(frontier.store.kv(ROWS), RevisitPolicy())
         )
         self._frontier = frontier
-        self._deferred: list[Fetch] = []
+        self._deferred: deque[Fetch] = deque()
 
     def defer(self, fetch: Fetch) -> None:
         """Nothing more will come of *fetch*: it is settled by the next `settle_deferred`."""
         fetch.settled = True
         self._deferred.append(fetch)
 
-    def settle_deferred(self, now: float) -> None:
-        """Settle all fetches of a turn together: their links are looked up at once."""
-        if self._deferred:
-            fetches, self._deferred = self._deferred, []
-            self.settle(fetches, now)
+    def settle_deferred(self, now: float, most: int = sys.maxsize) -> bool:
+        """Settle deferred fetches, with some *most* links or so many that few are left.
+
+        Returns whether any are.
+        """
+        fetches: list[Fetch] = []
+        while self._deferred and (most > 0 or len(self._deferred) > _FEW):
+            fetches.append(self._deferred.popleft())
+            most -= len(fetches[-1].links) + 1
+        self.settle(fetches, now)
+        return bool(self._deferred)
 
     def settle(self, fetches: Iterable[Fetch], now: float) -> None:
         """Nothing more will come of *fetches*: commit each, or as soon as nothing holds it."""
