@@ -387,6 +387,8 @@ class FrontierScheduler(BaseScheduler):
         if fetch is not None:
             with DamageGuard(self.crawl.store):
                 self.settle(fetch)
+                # At once: its spider may ask for the same again, and is answered by what is known.
+                self.crawl.frontier.commit.settle_deferred(self.crawl.now())
             if self._parts.loop is not None:
                 self._parts.loop.schedule()  # it may have waited for the place
 

@@ -65,9 +65,8 @@ def read_links(page: Exchange, settings: SuiteSettings) -> tuple[PageLinks, Sequ
 def has_links(entry: Entry, page: Exchange) -> bool:
     """Whether *page*, the answer to *entry*, is read for links: HTML, 2xx, and no sitemap."""
     # A sitemap may be served as HTML, too: it is read by its callback.
-    if not (200 <= page.status < 300 and page.is_html):
-        return False
-    return entry.payload is None or voucher_of(entry.payload) is None
+    good = 200 <= page.status < 300 and page.is_html
+    return good and (entry.payload is None or voucher_of(entry.payload) is None)
 
 
 @cache  # of one crawl the same

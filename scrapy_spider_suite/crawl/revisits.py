@@ -92,10 +92,10 @@ class Revisits:
         self._read_settings(settings)
 
     def _read_settings(self, settings: SuiteSettings) -> None:
-        self._planner.revisits.settings = revisit_rules.RevisitPolicy(
+        self._planner.revisits.use(revisit_rules.RevisitPolicy(
             revisit_rules.Mode(settings.revisit), settings.revisit_interval, settings.revisit_least,
             settings.revisit_most, _PRIOR / settings.revisit_most,
-        )  # fmt: skip
+        ))  # fmt: skip
 
     def leased(self, fetch: Fetch) -> None:
         self._planner.begin(fetch)

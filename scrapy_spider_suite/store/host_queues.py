@@ -220,16 +220,13 @@ _CACHE = 20_000  # records of hosts that are not resident
 
 
 class HostRecords:
-    """Reads and stores records; *fronts* know where the queue of a resident host begins.
-
-    *by_head*: the order of the queues depends on their `head`.
-    """
+    """Reads and stores records; *fronts* know where the queue of a resident host begins."""
 
     def __init__(
         self, store: Store, workbench: Workbench, fronts: QueueFronts, *, by_head: bool
     ) -> None:  # fmt: skip
         self.wall_offset = 0.0  # wall time minus ``now``
-        self._by_head = by_head
+        self._by_head = by_head  # the order of the queues depends on `head`
         self._store = store
         self._hosts = workbench.hosts
         self._fronts = fronts

@@ -100,13 +100,12 @@ class RevisitPlans:
     """
 
     def __init__(self, rows: KV, settings: revisit_rules.RevisitPolicy) -> None:
-        self._settings = settings
         self.price = 0.0  # seconds of freshness that a visit has to bring; 0 until `tick`
         self.found = dict.fromkeys(("changed", "same", "unchanged", "missed", "gone"), 0)
         self._rows = rows
         self._demand = self._load()
         self._number = len(self._demand)
-        self._note_whether_idle()
+        self.use(settings)
         self._counted = False  # something was, since `save`
         self._passed = b""  # the last key that `take_wanted` has looked at
         first = next(rows.items(_DUE), None)
@@ -115,17 +114,10 @@ class RevisitPlans:
     def __len__(self) -> int:
         return self._number
 
-    @property
-    def settings(self) -> revisit_rules.RevisitPolicy:
-        return self._settings
-
-    @settings.setter
-    def settings(self, settings: revisit_rules.RevisitPolicy) -> None:
-        self._settings = settings
-        self._note_whether_idle()
-
-    def _note_whether_idle(self) -> None:
-        self.idle = not self._number and self._settings.mode is revisit_rules.Mode.OFF
+    def use(self, settings: revisit_rules.RevisitPolicy) -> None:
+        """Plan by *settings* from now on."""
+        self.settings = settings
+        self.idle = not self._number and settings.mode is revisit_rules.Mode.OFF
 
     def get(self, identity: bytes) -> RevisitPlan | None:
         return plan_of(self._rows, identity)
@@ -321,7 +313,7 @@ class RevisitPlans:
     def _leave(self, identity: bytes, plan: RevisitPlan) -> None:
         self._demand.changed(plan.rate, None)
         self._number -= 1
-        self._note_whether_idle()
+        self.idle = not self._number and self.settings.mode is revisit_rules.Mode.OFF
         self._counted = True
         self._unindex(identity, plan)
 

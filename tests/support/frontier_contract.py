@@ -346,9 +346,9 @@ class FrontierContract(ABC):
         crawl.run(until=20.0)
         assert crawl.urls == ["http://a.t/1", "http://a.t/2"]
         assert state_of(crawl.frontier, "http://a.t/1").state is State.PENDING
-        crawl.frontier.commit.unhold(held[0], crawl.now)
+        crawl.frontier.commit.unhold([held[0]], crawl.now)
         assert crawl.frontier.pending == 1
-        crawl.frontier.commit.unhold(held[0], crawl.now)
+        crawl.frontier.commit.unhold([held[0]], crawl.now)
         assert state_of(crawl.frontier, "http://a.t/1").state is State.DONE
         assert crawl.frontier.pending == 0
 

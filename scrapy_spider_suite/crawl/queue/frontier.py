@@ -170,10 +170,7 @@ class Commit:
         self._deferred.append(fetch)
 
     def settle_deferred(self, now: float, most: int = sys.maxsize) -> bool:
-        """Settle deferred fetches, with some *most* links or so many that few are left.
-
-        Returns whether any are.
-        """
+        """Settle deferred fetches, with some *most* links, or all but a few; whether any wait."""
         fetches: list[Fetch] = []
         while self._deferred and (most > 0 or len(self._deferred) > _FEW):
             fetches.append(self._deferred.popleft())
@@ -183,35 +180,42 @@ class Commit:
 
     def settle(self, fetches: Iterable[Fetch], now: float) -> None:
         """Nothing more will come of *fetches*: commit each, or as soon as nothing holds it."""
-        free = []
+        free, kept = list[Fetch](), list[Fetch]()
         for fetch in fetches:
             fetch.settled = True
-            if fetch.holds:
-                fetch.kept = True
-                self.held += 1
-                self._frontier.admission.spill([fetch], now)
-                fetch.write_last_items()
-            else:
-                free.append(fetch)
+            (kept if fetch.holds else free).append(fetch)
+        self.held += len(kept)
+        self._frontier.admission.spill(kept, now)
+        for fetch in kept:
+            fetch.kept = True
+            fetch.write_last_items()
         self._commit(free, now)
         self._frontier.admission.relieve()
 
-    def unhold(self, fetch: Fetch, now: float) -> None:
-        fetch.holds -= 1
-        if not fetch.kept:
-            return
-        if fetch.holds:
-            fetch.write_last_items()
-        else:
-            fetch.kept = False
-            self.held -= 1
-            self._commit([fetch], now)
+    def unhold(self, fetches: Iterable[Fetch], now: float) -> None:
+        """Something that each of *fetches* waited for is done."""
+        free = []
+        for fetch in fetches:
+            fetch.holds -= 1
+            if fetch.kept and fetch.holds:
+                fetch.write_last_items()
+            elif fetch.kept:
+                fetch.kept = False
+                free.append(fetch)
+        self.held -= len(free)
+        self._commit(free, now)
+
+    @property
+    def waits(self) -> bool:
+        """Whether all fetches under way wait for what holds them."""
+        held = self.held + sum(bool(fetch.holds) for fetch in self._deferred)
+        return bool(held) and held == self._frontier.leases.out
 
     def release_holder(self, entry: Entry, now: float) -> None:
         """A volatile *entry* is over: the page that led to the entry need not wait for it."""
         if entry.holder is not None:
             holder, entry.holder = entry.holder, None
-            self.unhold(holder, now)
+            self.unhold([holder], now)
 
     def put_back(self, fetch: Fetch, now: float) -> None:
         """The URL was not requested after all: it is pending as before, and its visit is over."""
@@ -243,11 +247,10 @@ class Commit:
             entry.attempts += tried
             if state is not _PENDING:
                 self._conclude(fetch, record, event, now)
-            elif tried:
-                states.requeue(entry, event, fetch.status, wall)
-                residents.push(entry, record, now)
             else:
-                if asked:
+                if tried:
+                    states.requeue(entry, event, fetch.status, wall)
+                elif asked:
                     states.note_pending(entry, event, fetch.status, wall)
                 residents.push(entry, record, now)
             if wrong:

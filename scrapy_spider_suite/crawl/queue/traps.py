@@ -96,12 +96,8 @@ class TrapStats:
 
     def closed(self, hosts: set[str]) -> set[str]:
         """Those of *hosts* where something is closed. Raises `JobDamagedError`."""
-        known, found = self._known, set()
-        for host in hosts - self._unknown:
-            stats = known.get(host) or self.get(host)
-            if stats is not None and stats.closed:
-                found.add(host)
-        return found
+        found = ((host, self.get(host)) for host in hosts - self._unknown)
+        return {host for host, stats in found if stats is not None and stats.closed}
 
     def learn(self, host: str) -> HostTrapStats:
         stats = self.get(host)

@@ -75,8 +75,7 @@ class FrontierLog:
     @property
     def waits(self) -> bool:
         """Whether all pages under way wait for sinks."""
-        frontier = self.crawl.frontier
-        return bool(frontier.commit.held) and frontier.leases.out == frontier.commit.held
+        return self.crawl.frontier.commit.waits
 
     def count(self, name: str, number: int) -> None:
         """Add *number* to a stat that each page changes; it is published once a second."""
@@ -89,8 +88,7 @@ class FrontierLog:
         """The output of each of *fetches* is durable, or its faults say that it will not be."""
         crawl = self.crawl
         with DamageGuard(crawl.store):
-            for fetch in fetches:
-                crawl.frontier.commit.unhold(fetch, crawl.now())
+            crawl.frontier.commit.unhold(fetches, crawl.now())
         self._engine.flush_soon()
         crawl.wake()
 
@@ -182,7 +180,7 @@ class PageFaults:
             if future.cancelled() or future.exception() is not None:
                 fetch.faults.add(Event.INTERRUPTED)
             with DamageGuard(crawl.store):
-                crawl.frontier.commit.unhold(fetch, crawl.now())
+                crawl.frontier.commit.unhold([fetch], crawl.now())
             then()
             crawl.wake()
 

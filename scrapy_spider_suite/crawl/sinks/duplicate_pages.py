@@ -178,7 +178,8 @@ class DuplicatePages:
                 settle(found.payload, page)
             if self._structures is not None:
                 self._structures.add_original(found.structure, page)
-        for other in self._waiting.pop(fetch, ()):
-            if event not in _STORED:
+        waiting = self._waiting.pop(fetch, ())
+        if event not in _STORED:
+            for other in waiting:
                 other.faults.add(Event.DISK_FULL)
-            self._crawl.frontier.commit.unhold(other, self._crawl.now())
+        self._crawl.frontier.commit.unhold(waiting, self._crawl.now())

@@ -56,7 +56,7 @@ class Job:
             self.store, POLICY, now=self.now, wall=WALL + self.now, capacity=1_000,
             counters=Counters.load(self.store), options=QueueOptions(sift=self.seen == "sieve"),
         )  # fmt: skip
-        self.frontier.commit.planner.revisits.settings = FIXED
+        self.frontier.commit.planner.revisits.use(FIXED)
         self.out = []
 
     def flush(self) -> None:

@@ -301,7 +301,7 @@ def brood_of(crawl: Crawl) -> None:
             crawl.frontier.admission.adopt(fetch, [child], crawl.now)
         if fetch.entry.url.endswith("/2"):
             fetch.holds += 1
-            crawl._later(2.5, lambda: crawl.frontier.commit.unhold(fetch, crawl.now))
+            crawl._later(2.5, lambda: crawl.frontier.commit.unhold([fetch], crawl.now))
 
     crawl.on_page = page
 
