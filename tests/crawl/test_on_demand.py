@@ -387,7 +387,7 @@ def test_what_traps_are_told(
     monkeypatch.setattr(DeferredLinks, "settle", settling)
     # What a host has is counted at commits: without a delay all may be fetched before the first.
     monkeypatch.setattr(Trap.HOSTS, "threshold", 5)
-    given = {"SUITE_TRAPS": "hosts=fail", "SUITE_READ_LINKS": how, "SUITE_HOST_DELAY": 0.02}
+    given = {"SUITE_TRAPS": "hosts=fail", "SUITE_READ_LINKS": how, "SUITE_HOST_DELAY": 0.05}
     crawl_site(run, site, tmp_path, **given)
     assert told["/"] == 0
     assert max(told.values()) > 0
