@@ -180,7 +180,8 @@ class Commit:
 
     def settle(self, fetches: Iterable[Fetch], now: float) -> None:
         """Nothing more will come of *fetches*: commit each, or as soon as nothing holds it."""
-        free, kept = list[Fetch](), list[Fetch]()
+        free: list[Fetch] = []
+        kept: list[Fetch] = []
         for fetch in fetches:
             fetch.settled = True
             (kept if fetch.holds else free).append(fetch)
