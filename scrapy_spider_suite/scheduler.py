@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import sys
 from collections.abc import Sized
 from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -130,6 +131,7 @@ class FrontierScheduler(BaseScheduler):
         self._crawler = crawler
         self._duplicates = Duplicates(crawler)
         self._flushing: asyncio.TimerHandle | None = None
+        self._flushed = 0.0
         self._closed = True  # until it is open
         self._stopped = False
         self._pauses: set[str] = set()
@@ -253,8 +255,7 @@ class FrontierScheduler(BaseScheduler):
         return deferred_from_coro(self._close(reason))
 
     async def _close(self, reason: str) -> None:
-        with DamageGuard(self.crawl.store):
-            self.crawl.frontier.commit.settle_deferred(self.crawl.now())
+        self._settle_deferred(sys.maxsize)
         self._parts.preparation.cancel()
         await self._parts.preparation.finish()
         for sink in self._parts.sinks:
@@ -387,8 +388,8 @@ class FrontierScheduler(BaseScheduler):
         if fetch is not None:
             with DamageGuard(self.crawl.store):
                 self.settle(fetch)
-                # At once: its spider may ask for the same again, and is answered by what is known.
-                self.crawl.frontier.commit.settle_deferred(self.crawl.now())
+            # At once: its spider may ask for the same again, and is answered by what is known.
+            self._settle_deferred(sys.maxsize)
             if self._parts.loop is not None:
                 self._parts.loop.schedule()  # it may have waited for the place
 
@@ -420,21 +421,38 @@ class FrontierScheduler(BaseScheduler):
             fetch.faults.add(Event.PIPELINE_ERROR)
 
     def flush_soon(self) -> None:
-        """Commit soon, in one batch."""
+        """Write what has changed, with what else changes in the next moments."""
         if self._flushing is None and not self._closed:
             self._flushing = self._loop.call_later(_BATCH, self._flush)
 
     def _flush(self) -> None:
         self._flushing = None
-        if not self._closed:
-            with DamageGuard(self.crawl.store):
-                if self.crawl.frontier.commit.settle_deferred(self.crawl.now(), _LINKS):
-                    self._flushing = self._loop.call_later(0.0, self._flush)
-                    return  # others have a turn first
+        if self._closed:
+            return
+        crawl, now = self.crawl, self.crawl.now()
+        more = self._settle_deferred(_LINKS)
+        if more:  # others have a turn first
+            self._flushing = self._loop.call_later(0.0, self._flush)
+        if not more or now - self._flushed >= _BATCH:
+            self._flushed = now
+            with DamageGuard(crawl.store):
                 self._maintenance.flush()
                 self._parts.deferred_links.poll(starving=False)
-            if not self.crawl.frontier.pending:
-                self.wake()  # it may be idle now
+        if not crawl.frontier.pending:
+            self.wake()  # it may be idle now
+        elif self._parts.loop is not None:
+            self._parts.loop.schedule()  # there may be new URLs
+
+    def _settle_deferred(self, most: int) -> bool:
+        with DamageGuard(self.crawl.store):
+            try:
+                return self.crawl.frontier.commit.settle_deferred(self.crawl.now(), most)
+            except JobDamagedError:
+                raise
+            except Exception:  # whatever it is: fetches that stay out keep the crawl from ending
+                logger.exception("Pages cannot be committed: the next run fetches them again")
+                self.stop("commit_failed")
+        return False
 
     def flush(self) -> None:
         """Write all changes, or pause the crawl until that is possible."""

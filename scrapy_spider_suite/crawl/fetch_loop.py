@@ -65,7 +65,7 @@ class FetchLoop:
     """Fetches rows without a request of their own; the `RequestSource` says which and when.
 
     Invariant: a fetch is in *flying* from the moment it has a place of CONCURRENT_REQUESTS until
-    its answer has come, or its error; after that only callbacks and sinks hold it.
+    its answer, or its error, is taken; after that only callbacks and sinks hold it.
     """
 
     def __init__(
@@ -384,11 +384,12 @@ class FetchLoop:
 
     def _take_answers(self) -> None:
         ended, until = self._ended, monotonic() + _TURN
-        while ended:
-            self._take(ended.popleft())
-            if monotonic() > until and ended:
+        try:
+            while ended and monotonic() < until:
+                self._take(ended.popleft())
+        finally:
+            if ended:
                 self._loop.call_soon(self._take_answers)
-                return
 
     def _take(self, flight: LoopExchange) -> None:
         fetch = flight.fetch
@@ -396,7 +397,7 @@ class FetchLoop:
             self._take_answer(flight)
         except JobDamagedError as error:
             self._guard.note(error)
-        except Exception as error:  # whatever it is: a fetch that stays keeps the crawl open
+        except (Exception, asyncio.CancelledError) as error:  # a fetch that stays keeps it open
             logger.exception("What came of %s cannot be used", fetch.entry.url)
             with self._guard:
                 if not fetch.settled:

@@ -307,7 +307,7 @@ class LinkFollower:
         made = [
             Entry(
                 host_of(url), url, depth=entry.depth + 1, referrer=entry.url,
-                priority=0 if rank is None else rank(self._response(fetch, page), url),
+                priority=0 if rank is None else int(rank(self._response(fetch, page), url)),
                 hops_outside=filters.beyond(url, out), referrer_policy=policy,
             )
             for url in links
@@ -331,13 +331,7 @@ _PORTION = 200
 
 
 class SitemapLinks:
-    """Schedules the sitemaps of one crawl, and takes what they name.
-
-    Stats: ``suite/sitemap/named`` and ``guessed`` (sitemaps scheduled, from robots.txt or by name),
-    ``nested`` (from indexes), ``read``, ``unreadable`` (some of them in part), ``urls`` (pages that
-    they named), ``followed`` (those that scope and filters let in, before deduplication),
-    ``foreign`` (URLs they may not speak for), ``invalid``, ``too_many`` (sitemaps).
-    """
+    """Schedules the sitemaps of one crawl, and takes what they name."""
 
     def __init__(self, crawl: Crawl, revisits: Revisits, pages: PageStages) -> None:
         self._crawl = crawl

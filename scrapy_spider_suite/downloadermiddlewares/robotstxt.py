@@ -54,10 +54,8 @@ class RobotsMiddleware:
     Settings: ``ROBOTSTXT_OBEY``, ``ROBOTSTXT_USER_AGENT``, ``USER_AGENT``, ``ROBOTSTXT_PARSER``
     (a class other than Scrapy's default decides what is allowed by the body of a 2xx answer).
     Meta: ``dont_obey_robotstxt``. Only http and https URLs have a robots.txt; all others pass.
-
-    Stats: ``robotstxt/forbidden``, ``robotstxt/unavailable`` (nothing is allowed for now), and
-    those of `RobotsService`. Signal: ``robots_parsed`` (Scrapy 2.18), with the request that had the
-    robots.txt fetched, or the request for it.
+    Signal: ``robots_parsed`` (Scrapy 2.18), with the request that had the robots.txt fetched, or
+    the request for it.
     """
 
     DOWNLOAD_PRIORITY = DOWNLOAD_PRIORITY

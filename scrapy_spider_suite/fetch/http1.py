@@ -1,11 +1,4 @@
-"""The suite's HTTP/1.1 download handler: asyncio and llhttp.
-
-Switched on by the add-on, or alone::
-
-    DOWNLOAD_HANDLERS = {
-        "http": "scrapy_spider_suite.fetch.http1.Http1Handler",
-        "https": "scrapy_spider_suite.fetch.http1.Http1Handler",
-    }
+"""The suite's HTTP/1.1 download handler, of DOWNLOAD_HANDLERS: asyncio and llhttp.
 
 Settings, meta keys, signals, flags and exceptions are those of Scrapy's handler. But
 ``response.headers`` has the fields about the connection, too; the suite's resolver refuses private

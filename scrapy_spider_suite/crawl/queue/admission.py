@@ -233,12 +233,8 @@ class AdmissionBatch:
         An entry is made of a link only where it belongs into a front in memory, or is unusual.
         """
         found, states, residents = self._found, self._frontier.states, self._frontier.residents
-        if not self._retries:
-            # Of links that were met a moment ago nothing more is asked.
-            met, keys = len(keys), [key for key in keys if key in found]
-            states.counters.filtered += met - len(keys)
-            if not keys:
-                return 0
+        if not keys:
+            return 0
         traps, permuted = self._frontier.traps, bool(self._frontier.policy.traps.permuted)
         pack = row_packer(entry_of(_NO_PREFIX, origin))
         new, prefix, host = 0, _NO_PREFIX, ""
@@ -363,6 +359,10 @@ class Admission:
             found = self._states.find(chain.from_iterable([keys for _, keys in portion]))
             batch = AdmissionBatch(self._frontier, found, now)
             for origin, keys in portion:
+                if not (anyway or self._frontier.traps.reopened):
+                    # Of links that were met a moment ago nothing more is asked.
+                    met, keys = len(keys), [key for key in keys if key in found]
+                    self._states.counters.filtered += met - len(keys)
                 new += batch.add_links(keys, origin)
             self.relieve()
         return new

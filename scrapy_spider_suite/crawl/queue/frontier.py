@@ -7,7 +7,6 @@ again in one batch with all that came of it.
 
 from __future__ import annotations
 
-import sys
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -169,12 +168,12 @@ class Commit:
         fetch.settled = True
         self._deferred.append(fetch)
 
-    def settle_deferred(self, now: float, most: int = sys.maxsize) -> bool:
+    def settle_deferred(self, now: float, most: int) -> bool:
         """Settle deferred fetches, with some *most* links, or all but a few; whether any wait."""
         fetches: list[Fetch] = []
         while self._deferred and (most > 0 or len(self._deferred) > _FEW):
             fetches.append(self._deferred.popleft())
-            most -= len(fetches[-1].links) + 1
+            most -= len(fetches[-1].links) + len(fetches[-1].children) + 1
         self.settle(fetches, now)
         return bool(self._deferred)
 
@@ -183,13 +182,13 @@ class Commit:
         free: list[Fetch] = []
         kept: list[Fetch] = []
         for fetch in fetches:
-            fetch.settled = True
-            (kept if fetch.holds else free).append(fetch)
+            fetch.settled, fetch.kept = True, fetch.holds > 0
+            (kept if fetch.kept else free).append(fetch)
         self.held += len(kept)
         self._frontier.admission.spill(kept, now)
         for fetch in kept:
-            fetch.kept = True
-            fetch.write_last_items()
+            if fetch.kept:  # the items of another one may have let it go
+                fetch.write_last_items()
         self._commit(free, now)
         self._frontier.admission.relieve()
 

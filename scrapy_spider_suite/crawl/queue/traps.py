@@ -498,7 +498,8 @@ class Traps:
                     stats = self.stats.learn(host)
                     found = stats.count_page(url, limits.same, same=same, exactly=exactly)
                     self.stats.report(host, found, limits)
-        if limits.hosts and not pages:
+        # Of pages that are taken together none is counted yet: only the first is compared.
+        if limits.hosts and not (pages or self._recent.meets(":", url_traps.space_key("", host))):
             self._saw_first(host, body, number)
 
     def _saw_first(self, host: str, body: bytes, number: int | None) -> None:

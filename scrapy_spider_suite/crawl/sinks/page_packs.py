@@ -270,10 +270,6 @@ class PagePacks:
 
     Packs that a kill left open are closed first, in the writer's thread; answers wait for that.
 
-    Stats: ``suite/packs/answers``, ``suite/packs/bytes`` (of their bodies), ``suite/packs/failed``,
-    ``suite/packs/refused``, ``suite/packs/closed``, ``suite/packs/recovered``,
-    ``suite/packs/cut_bytes``.
-
     Raises `SettingsError`: the folder cannot be written.
     """
 
