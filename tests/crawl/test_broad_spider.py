@@ -15,6 +15,8 @@ from support.crawls import ADDON, crawl
 from support.inprocess_crawls import Crawled, crawl_here
 from support.websites import Site, links, running
 
+from scrapy_spider_suite.crawl import maintenance
+from scrapy_spider_suite.crawl.queue.frontier import Commit
 from scrapy_spider_suite.spiders import BroadSpider
 
 AT_ONCE = {"SUITE_ALLOW_PRIVATE_ADDRESSES": True, "SUITE_HOST_DELAY": 0, "SUITE_IP_DELAY": 0}
@@ -173,3 +175,35 @@ def test_it_says_that_it_has_no_seeds(
     done = run(crawl_here(BroadSpider, arguments={"name": "bare"}, **more, **AT_ONCE))
     assert done.reason == ("no_pages" if told else "finished")
     assert ("no request was queued; seeds are" in caplog.text) == told
+
+
+def test_a_page_that_another_one_brought_waits_for_nobody(
+    site: Site, run: Callable[[Any], Crawled], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a chain of pages each is fetched as soon as the one before it has been committed."""
+    monkeypatch.setattr(maintenance, "_PULSE", 1e6)  # else it would help
+    site.pages |= {f"/{number}": links(f"/{number + 1}") for number in range(12)}
+    site.pages["/12"] = links()
+    spider = {"arguments": {"name": "chain", "seeds": f"{site.url}/0"}}
+    done = run(crawl_here(BroadSpider, **spider, **AT_ONCE, CLOSESPIDER_TIMEOUT=30))
+    assert done.stat("finish_reason") == "finished"
+    assert len(site.visits) == 13 + ("/robots.txt" in site.paths())
+
+
+def test_a_fault_of_a_commit_ends_the_crawl(
+    site: Site, run: Callable[[Any], Crawled], monkeypatch: pytest.MonkeyPatch, tmp_path: Path,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """With its traceback in the log; the next run fetches the pages again."""
+    site.pages["/"] = links("/detail")
+    class Following(BroadSpider):
+        name = "following"
+
+    spider: Any = {"arguments": {"seeds": f"{site.url}/"}, "JOBDIR": str(tmp_path / "job")}
+    with monkeypatch.context() as broken:
+        broken.setattr(Commit, "settle", lambda *_: 1 // 0)
+        done = run(crawl_here(Following, **spider, **AT_ONCE))
+    assert done.stat("finish_reason") == "commit_failed"
+    assert "ZeroDivisionError" in caplog.text
+    assert run(crawl_here(Following, **spider, **AT_ONCE)).stat("finish_reason") == "finished"
+    assert [path for path in site.paths() if path != "/robots.txt"] == ["/", "/", "/detail"]
