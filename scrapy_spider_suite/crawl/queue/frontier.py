@@ -74,7 +74,7 @@ class RevisitPlanner:
 
     def concluded(self, fetch: Fetch, event: Event, wall: float) -> None:
         entry, found = fetch.entry, fetch.found
-        if self.revisits.idle or entry.volatile:
+        if entry.volatile:
             return
         if found is None or event not in _PAGES:
             self.missed(entry.identity, wall)
@@ -267,7 +267,8 @@ class Commit:
         self.fetched += event.outcome.state is State.DONE
         if entry.flags & _SPECULATIVE:
             frontier.traps.miner.concluded(entry, event)
-        self.planner.concluded(fetch, event, wall)
+        if not self.planner.revisits.idle:
+            self.planner.concluded(fetch, event, wall)
         frontier.stored_links.concluded(fetch, event)
         frontier.traps.concluded(entry, event)
         if fetch.states:

@@ -262,8 +262,6 @@ class SessionUrls:
                 self._kv.put(key, _short(url))
 
     def concluded(self, entry: Entry, event: Event) -> None:
-        if event is not Event.REPLACED and event.outcome.state is State.DONE:
-            return
         session = self.session(entry.url, entry.host)
         if session is not None:
             key = _key(entry.host, session)
@@ -474,7 +472,8 @@ class Traps:
             self._orders.note(url)
 
     def concluded(self, entry: Entry, event: Event) -> None:
-        if self._policy.traps.sessions:
+        done = event is not Event.REPLACED and event.outcome.state is State.DONE
+        if self._policy.traps.sessions and not done:
             self._session_urls.concluded(entry, event)
 
     def learn_page(
