@@ -12,7 +12,7 @@ from typing import Any, cast
 
 import pytest
 from scrapy.http import Response
-from support.byte_servers import answer
+from support.byte_servers import answer, begin_connections
 from support.dns_server import NameServer
 from support.inprocess_crawls import Crawled, crawl_here
 
@@ -69,6 +69,7 @@ class Server:
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        await begin_connections()
         self._server.close()
         for task in self._tasks:
             task.cancel()

@@ -254,6 +254,13 @@ def test_what_names_no_host_is_refused(target: str) -> None:
         FetchFilter.parse(target)
 
 
+def test_a_long_word_is_cut() -> None:
+    """Of a server's header of 64 KiB, a line has the beginning only."""
+    fetch = fetch_of(1)
+    lines = {format_line(*fetch._replace(type="x" * 100 + str(tail) * 65_000)) for tail in range(3)}
+    assert len(lines) == 1
+
+
 def test_an_address_is_found_by_what_was_connected_to(log: FetchLog) -> None:
     """Whatever host was asked for."""
     add(log, *range(14))

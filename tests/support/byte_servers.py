@@ -98,6 +98,15 @@ def answering_once(*pieces: bytes, pause: float = 0.0) -> Talk:
     return talk
 
 
+async def begin_connections() -> None:
+    """Let the tasks begin that serve accepted connections, before a server is closed.
+
+    Asyncio leaves a connection open whose server is closed before the task begins.
+    """
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 class RawServer:
     """Accepts connections on *host* and lets *talk* do the rest; closes each when *talk* returns.
 
@@ -148,6 +157,7 @@ class RawServer:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await begin_connections()
         self._server.close()
         for task in self._tasks:
             task.cancel()

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import msgpack  # type: ignore[import-untyped]
 import pytest
+from support.byte_servers import begin_connections
 from support.file_transport_contract import Box, FileTransportContract, insist, label, until, write
 
 from scrapy_spider_suite.cluster.handover.handover_file import (
@@ -116,6 +117,7 @@ async def between(to: str, cut: int = 1 << 40, flip: int = -1) -> AsyncIterator[
     try:
         yield line, f"127.0.0.1:{port}"
     finally:
+        await begin_connections()
         server.close()
 
 
