@@ -95,8 +95,7 @@ class RevisitPlans:
     """Plans in *rows*, a mapping of their own. Times are wall times.
 
     Changes go with the store's next batch; `save` comes before it. *found* counts the visits of
-    this run by result: changed, same, unchanged (304), missed, gone. *idle*: there are no plans,
-    and there will be none.
+    this run by result: changed, same, unchanged (304), missed, gone. *idle*: nothing is planned.
     """
 
     def __init__(self, rows: KV, settings: revisit_rules.RevisitPolicy) -> None:
@@ -115,9 +114,8 @@ class RevisitPlans:
         return self._number
 
     def use(self, settings: revisit_rules.RevisitPolicy) -> None:
-        """Plan by *settings* from now on."""
         self.settings = settings
-        self.idle = not self._number and settings.mode is revisit_rules.Mode.OFF
+        self._count(0)
 
     def get(self, identity: bytes) -> RevisitPlan | None:
         return plan_of(self._rows, identity)
@@ -306,14 +304,16 @@ class RevisitPlans:
 
     def _add(self, identity: bytes, plan: RevisitPlan) -> None:
         self._demand.changed(None, plan.rate)
-        self._number += 1
-        self.idle = False
+        self._count(1)
         self._put(identity, plan)
+
+    def _count(self, change: int) -> None:
+        self._number += change
+        self.idle = not self._number and self.settings.mode is revisit_rules.Mode.OFF
 
     def _leave(self, identity: bytes, plan: RevisitPlan) -> None:
         self._demand.changed(plan.rate, None)
-        self._number -= 1
-        self.idle = not self._number and self.settings.mode is revisit_rules.Mode.OFF
+        self._count(-1)
         self._counted = True
         self._unindex(identity, plan)
 
