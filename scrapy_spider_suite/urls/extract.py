@@ -96,7 +96,7 @@ _OTHER: Final = "|".join(
 )
 
 TAGS: Final = re.compile(
-    rf"""[^<]*(?:<(?:{_OTHER})[^<]*){{0,{_BATCH}}}"""
+    rf"""[^<]*(?:<(?!a )(?:{_OTHER})[^<]*){{0,{_BATCH}}}"""
     rf"""(?:<(?:a(?:{_SPACE}+(?!href|rel)[a-z-]+={_QUOTED}){{0,8}}{_SPACE}+href=({_QUOTED})"""
     rf"""({_ATTRIBUTES})(?:(>)|\Z)|({_LINKING})({_ATTRIBUTES})(?:(>)|\Z)))?""".encode(),
     re.DOTALL,
