@@ -1,12 +1,15 @@
 """What a page costs as a crawl grows: known URLs, and known hosts. JOBDIR on, one core.
 
-    python -m benchmarks growth                  # to 10 million URLs and 1 million hosts
+    python -m benchmarks growth                  # to 10 million URLs and 1 million hosts: an hour
     python -m benchmarks growth --part urls --most 1000000
 
-*urls*: a web of so many pages, 50 of each host. It is measured when four fifths of them are known,
-until 20,000 pages more are fetched (7,000 of the smallest web). *hosts*: a list of so many hosts,
-of 20 pages each, is read as seeds; measured is what comes after all of it has been read. A row's
-cost is compared with that of the first.
+*urls*: a web of so many pages, 50 of each host. It is measured when a tenth of them has been
+fetched, and two thirds are known, until 20,000 pages more are fetched, a fifth of the web at most.
+*hosts*: a list of so many hosts, of 20 pages each, is read as seeds. It is measured when each host
+has been visited once, until 20,000 pages more are fetched, or one of each host. So in all rows a
+page brings about as many new URLs; each has a connection of its own; addresses are known. The
+smallest web is crawled five times before each other one, and after it: a row's cost is compared
+with the median of these, since the machine may become slower meanwhile.
 """
 
 from __future__ import annotations
@@ -16,7 +19,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 
-from benchmarks.measure import Cost, Load, PeerError, Visit, apart, measure, visiting
+from benchmarks.measure import Cost, Load, PeerError, Visit, apart, measure, pages_in, visiting
 from benchmarks.peers import SUITES
 from benchmarks.report import Report
 from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
@@ -25,23 +28,27 @@ URLS = (10_000, 100_000, 1_000_000, 10_000_000)
 HOSTS = (1_000, 10_000, 100_000, 1_000_000)
 MEASURED = 20_000
 """Pages."""
+_BESIDE = 5  # crawls of the smallest web before a row, and after it
 _PATIENCE = 7_200.0
 Prepare = Callable[[Visit, FakeWebProcess], None]
 
 
-def urls_load(count: int, measured: int) -> Load:
-    """A web of *count* pages, and as many fetched as make most of them known."""
+def urls_load(count: int) -> Load:
+    """A web of *count* pages, measured from the tenth part on."""
     web = FakeWebConfig(hosts=max(20, count // 50), addresses=150, pages=50, degree=40,
-                        page_size=6_000)  # fmt: skip
-    fetched = count // 10
-    measured = min(measured, count - 3 * fetched)
-    return Load(web, measured + fetched, 1, 20 if count < 10_000 else 200, timeout=_PATIENCE)
+                        page_size=6_000, keep_alive=0.0, ttl=86_400)  # fmt: skip
+    return Load(web, min(MEASURED, count // 10), count // 10, _places(count), timeout=_PATIENCE)
 
 
-def hosts_load(count: int, measured: int) -> Load:
-    """A web of *count* hosts; some of them are fetched while their list is read."""
-    web = FakeWebConfig(hosts=count, addresses=150, pages=20, degree=12, page_size=2_600)
-    return Load(web, min(measured + count // 5, count * 10), 1, 200, timeout=_PATIENCE)
+def hosts_load(count: int) -> Load:
+    """A web of *count* hosts, measured from the second visits on."""
+    web = FakeWebConfig(hosts=count, addresses=150, pages=20, degree=12, page_size=2_600,
+                        keep_alive=0.0, ttl=86_400)  # fmt: skip
+    return Load(web, min(MEASURED, count), count + count // 20, _places(count), timeout=_PATIENCE)
+
+
+def _places(count: int) -> int:
+    return 20 if count < 1_000 else 200
 
 
 def write_seeds(visit: Visit, web: FakeWebProcess) -> None:
@@ -64,8 +71,8 @@ class Grown:
     stall: float
 
 
-def crawl(load: Load, wanted: int, prepare: Prepare, core: set[int]) -> Grown:
-    """Crawl; what it was like since *wanted* URLs were known. Raises `PeerError`."""
+def crawl(load: Load, prepare: Prepare, core: set[int]) -> Grown:
+    """Crawl; what it was like after its first pages. Raises `PeerError`."""
     peer = replace(
         SUITES[0], spider="counted",
         settings={"SUITE_SEEDS": "TMP/seeds.txt", "SUITE_MEMORY": "256M"},
@@ -73,18 +80,15 @@ def crawl(load: Load, wanted: int, prepare: Prepare, core: set[int]) -> Grown:
     with visiting(load) as (visit, web):
         prepare(visit, web)
         cost = measure(peer.command(replace(visit, seeds=visit.seeds[:1])), visit, web, core)
-    since, known, late = 0.0, 0, list[float]()
+    begin, known, late = pages_in(cost.arrivals)[load.warm].end, 0, [0.0]
     for line in cost.output.splitlines():
         if line.startswith("known "):
             _, when, urls, stalls = line.split()
             known = int(urls)
-            if known >= wanted:
-                since = since or float(when)
+            if float(when) >= begin:
                 late += map(float, stalls.split(","))
-    if not late:
-        raise PeerError(f"{known:,} of {wanted:,} URLs were known")
     late.sort()
-    return Grown(known, cost.since(since), late[len(late) * 999 // 1_000])
+    return Grown(known, replace(cost, arrivals=[]), late[len(late) * 999 // 1_000])
 
 
 def add_options(parser: argparse.ArgumentParser, name: str) -> None:
@@ -96,13 +100,13 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
 
 def run(options: argparse.Namespace, report: Report) -> None:
     """Measure, a table and a chart for each part."""
-    parts: dict[str, tuple[tuple[int, ...], Callable[[int, int], Load], float, Prepare]] = {
-        "urls": ((400,) if options.small else URLS, urls_load, 0.8, as_it_is),
-        "hosts": ((200,) if options.small else HOSTS, hosts_load, 1.0, write_seeds),
+    parts: dict[str, tuple[tuple[int, ...], Callable[[int], Load], Prepare]] = {
+        "urls": ((400,) if options.small else URLS, urls_load, as_it_is),
+        "hosts": ((200,) if options.small else HOSTS, hosts_load, write_seeds),
     }
     lines = {}
     with apart() as core:
-        for part, (counts, load_of, share, prepare) in parts.items():
+        for part, (counts, load_of, prepare) in parts.items():
             if options.part not in (None, part):
                 continue
             table = report.table(
@@ -114,28 +118,32 @@ def run(options: argparse.Namespace, report: Report) -> None:
             for count in counts:
                 if count > options.most:
                     continue
-                load = load_of(count, MEASURED)
                 try:
+                    first = [] if count == counts[0] else _some(load_of(counts[0]), prepare, core)
                     found = [
-                        crawl(load, int(count * share), prepare, core)
-                        for _ in range(options.rounds)
+                        crawl(load_of(count), prepare, core)
+                        for _ in range(options.rounds if first else _BESIDE)
                     ]
+                    first += _some(load_of(counts[0]), prepare, core) if first else found
                 except PeerError as error:
                     report.wrong.append(f"{part}, {count:,}: {error}")
                     continue
                 cost = median(each.cost.micros for each in found)
-                first = table.rows[0][2] if table.rows else cost
-                assert isinstance(first, float)
                 table.rows.append([
-                    count, found[-1].known, cost, cost / first,
+                    count, found[-1].known, cost, cost / median(each.cost.micros for each in first),
                     median(each.cost.rate for each in found), found[-1].cost.memory >> 20,
                     median(each.stall for each in found),
                 ])  # fmt: skip
-                print(f"{part} {count:,}: {cost:,.0f} µs a page", flush=True)
+                said = f"{cost:,.0f} µs a page, {table.rows[-1][3]:.2f} times the first"
+                print(f"{part} {count:,}: {said}", flush=True)
             report.show(table)
-            lines[part] = [(float(n), float(row[2] or 0)) for n, row in enumerate(table.rows)]
+            lines[part] = [(float(n), float(row[3] or 0)) for n, row in enumerate(table.rows)]
     if all(len(line) > 1 for line in lines.values()):
         report.lines(
-            "CPU a page, µs, from row to row of the tables",
+            "CPU a page by that of the smallest, from row to row of the tables",
             {part: {part: line} for part, line in lines.items()}, "",
         )  # fmt: skip
+
+
+def _some(load: Load, prepare: Prepare, core: set[int]) -> list[Grown]:
+    return [crawl(load, prepare, core) for _ in range(_BESIDE)]

@@ -109,7 +109,7 @@ def _plain(size: Size, folder: Path, table: Table) -> None:
         }  # fmt: skip
         job = {
             "spider": "plain", "settings": settings, "names": str(names_file),
-            "seeds": list(web.ready.seeds),
+            "seeds": list(web.ready.seeds), "domains": [],
         }  # fmt: skip
         subprocess.run(
             [sys.executable, str(HERE / "scrapy_crawl.py"), json.dumps(job)], check=True,

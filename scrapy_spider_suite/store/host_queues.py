@@ -284,7 +284,7 @@ class HostRecords:
 _PREFIX = b"waits/"
 _MINUTE = 60
 _PORTION = 2_000  # hosts in memory that are counted at a time, some 0.4 µs each
-_EVERY = 1.0  # seconds between the beginnings of two counts, at least
+_EVERY, _PER_HOST = 1.0, 1e-4  # seconds from one count to the next, at least; for each host
 _PAST = (WaitReason.MEMORY, 0)  # of the hosts whose time has come
 
 
@@ -374,7 +374,7 @@ class WaitCounts:
     def step(self, now: float, wall: float) -> None:
         """Count the next portion of the hosts in memory; call a few times a second."""
         if not self._left:
-            if now - self._began < _EVERY:
+            if now - self._began < max(_EVERY, _PER_HOST * len(self._workbench.hosts)):
                 return
             self._begin(now)
         self._count_portion(_PORTION, now, wall)

@@ -488,6 +488,7 @@ class PolicyUpdate:
 _TURN = 16  # visits after which a host makes room for hosts on disk that are due
 _GOING = 50  # hosts that make room at a time
 _EXAMINED = 1_000  # hosts in memory that are examined for that at a time
+_PER_HOST = 4e-4  # seconds between two looks at a host, for each host: half a percent of the time
 _LEAVING = 200  # hosts that leave at a time when a window moves
 _COMING = 25  # hosts that come at a time
 
@@ -507,6 +508,7 @@ class Rotation:
         self._window = residents.window
         self._policy_update = policy_update
         self._candidates: list[HostState] = []  # that may have to make room
+        self._looked = -math.inf
         self._leaving: list[HostState] | None = None  # the hosts that make room for a window
 
     def after_visit(self, host: HostState, now: float, *, visited: bool = True) -> None:
@@ -555,8 +557,10 @@ class Rotation:
 
     def tick(self, now: float) -> None:
         self._residents.unresolved.tick()
-        if not self._candidates:
+        pause = _PER_HOST * len(self._workbench.hosts) / (4 if self._crowded(now) else 1)
+        if not self._candidates and now >= self._looked + pause:
             self._candidates = list(self._workbench.hosts.values())[::-1]
+            self._looked = now
         for _ in self._workbench.forget_addresses(now):
             pass
         if self._window is not None:

@@ -97,7 +97,9 @@ class RocksOptions:
         table.set_partition_filters(True)
         table.set_pin_top_level_index_and_filter(True)
         options.set_block_based_table_factory(table)
-        options.set_write_buffer_size(self.memory // 8)
+        buffer = min(self.memory // 8, 8 << 20)  # in the processor's cache a key costs half as much
+        options.set_write_buffer_size(buffer)
+        options.set_max_bytes_for_level_base(16 * buffer)
         options.set_compression_type(rocksdict.DBCompressionType.lz4())
         if root:
             options.create_if_missing(True)
