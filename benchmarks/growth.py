@@ -3,13 +3,13 @@
     python -m benchmarks growth                  # to 10 million URLs and 1 million hosts: an hour
     python -m benchmarks growth --part urls --most 1000000
 
-*urls*: a web of so many pages, 50 of each host. It is measured when a tenth of them has been
-fetched, and two thirds are known, until 20,000 pages more are fetched, a fifth of the web at most.
-*hosts*: a list of so many hosts, of 20 pages each, is read as seeds. It is measured when each host
-has been visited once, until 20,000 pages more are fetched, or one of each host. So in all rows a
-page brings about as many new URLs; each has a connection of its own; addresses are known. The
-smallest web is crawled five times before each other one, and after it: a row's cost is compared
-with the median of these, since the machine may become slower meanwhile.
+The list of seeds has all pages of the web, and is read before any of them is fetched. *urls*: so
+many pages on 100 hosts, measured when each host has been visited ten times. *hosts*: so many
+hosts of 5 pages, measured when each host has been visited once. Then 20,000 pages are fetched, or
+half of those that there are. So in all rows a page does the same: its links are known, its host has
+an address, and it has a connection of its own. The smallest web is crawled five times before each
+other one, and after it: a row's cost is compared with the median of these, since the machine may
+become slower meanwhile.
 """
 
 from __future__ import annotations
@@ -18,11 +18,12 @@ import argparse
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any, Final
 
-from benchmarks.measure import Cost, Load, PeerError, Visit, apart, measure, pages_in, visiting
+from benchmarks.measure import Cost, Load, PeerError, apart, measure, pages_in, visiting
 from benchmarks.peers import SUITES
 from benchmarks.report import Report
-from scrapy_spider_suite.testing import FakeWebConfig, FakeWebProcess
+from scrapy_spider_suite.testing import FakeWebConfig
 
 URLS = (10_000, 100_000, 1_000_000, 10_000_000)
 HOSTS = (1_000, 10_000, 100_000, 1_000_000)
@@ -30,36 +31,24 @@ MEASURED = 20_000
 """Pages."""
 _BESIDE = 5  # crawls of the smallest web before a row, and after it
 _PATIENCE = 7_200.0
-Prepare = Callable[[Visit, FakeWebProcess], None]
+_SAME: Final[dict[str, Any]] = {"keep_alive": 0.0, "ttl": 86_400, "addresses": 150}
 
 
 def urls_load(count: int) -> Load:
-    """A web of *count* pages, measured from the tenth part on."""
-    web = FakeWebConfig(hosts=max(20, count // 50), addresses=150, pages=50, degree=40,
-                        page_size=6_000, keep_alive=0.0, ttl=86_400)  # fmt: skip
-    return Load(web, min(MEASURED, count // 10), count // 10, _places(count), timeout=_PATIENCE)
+    """A web of *count* pages on 100 hosts: so each host has more pages than a page has links."""
+    hosts = 100
+    web = FakeWebConfig(hosts=hosts, pages=count // hosts, degree=40, page_size=6_000, **_SAME)
+    return Load(web, min(MEASURED, count // 2), 10 * hosts, _places(count), timeout=_PATIENCE)
 
 
 def hosts_load(count: int) -> Load:
-    """A web of *count* hosts, measured from the second visits on."""
-    web = FakeWebConfig(hosts=count, addresses=150, pages=20, degree=12, page_size=2_600,
-                        keep_alive=0.0, ttl=86_400)  # fmt: skip
+    """A web of *count* hosts."""
+    web = FakeWebConfig(hosts=count, pages=5, degree=12, page_size=2_600, **_SAME)
     return Load(web, min(MEASURED, count), count + count // 20, _places(count), timeout=_PATIENCE)
 
 
 def _places(count: int) -> int:
     return 20 if count < 1_000 else 200
-
-
-def write_seeds(visit: Visit, web: FakeWebProcess) -> None:
-    """All hosts of the web, in the list of seeds."""
-    graph = web.web
-    with (visit.folder / "seeds.txt").open("w") as file:
-        file.writelines(f"{graph.base(host)}/\n" for host in range(len(graph)))
-
-
-def as_it_is(visit: Visit, web: FakeWebProcess) -> None:
-    """The list of seeds that there is."""
 
 
 @dataclass(frozen=True)
@@ -71,14 +60,16 @@ class Grown:
     stall: float
 
 
-def crawl(load: Load, prepare: Prepare, core: set[int]) -> Grown:
+def crawl(load: Load, core: set[int]) -> Grown:
     """Crawl; what it was like after its first pages. Raises `PeerError`."""
+    known = load.web.hosts * int(load.web.pages)
     peer = replace(
         SUITES[0], spider="counted",
-        settings={"SUITE_SEEDS": "TMP/seeds.txt", "SUITE_MEMORY": "256M"},
+        settings={"SUITE_SEEDS": "TMP/seeds.txt", "SUITE_MEMORY": "256M", "BENCH_KNOWN": known},
     )  # fmt: skip
     with visiting(load) as (visit, web):
-        prepare(visit, web)
+        with (visit.folder / "seeds.txt").open("w") as file:
+            file.writelines(f"{url}\n" for url in web.web.reachable())
         cost = measure(peer.command(replace(visit, seeds=visit.seeds[:1])), visit, web, core)
     begin, known, late = pages_in(cost.arrivals)[load.warm].end, 0, [0.0]
     for line in cost.output.splitlines():
@@ -100,13 +91,13 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
 
 def run(options: argparse.Namespace, report: Report) -> None:
     """Measure, a table and a chart for each part."""
-    parts: dict[str, tuple[tuple[int, ...], Callable[[int], Load], Prepare]] = {
-        "urls": ((400,) if options.small else URLS, urls_load, as_it_is),
-        "hosts": ((200,) if options.small else HOSTS, hosts_load, write_seeds),
+    parts: dict[str, tuple[tuple[int, ...], Callable[[int], Load]]] = {
+        "urls": ((4_000,) if options.small else URLS, urls_load),
+        "hosts": ((200,) if options.small else HOSTS, hosts_load),
     }
     lines = {}
     with apart() as core:
-        for part, (counts, load_of, prepare) in parts.items():
+        for part, (counts, load_of) in parts.items():
             if options.part not in (None, part):
                 continue
             table = report.table(
@@ -119,12 +110,12 @@ def run(options: argparse.Namespace, report: Report) -> None:
                 if count > options.most:
                     continue
                 try:
-                    first = [] if count == counts[0] else _some(load_of(counts[0]), prepare, core)
+                    first = [] if count == counts[0] else _some(load_of(counts[0]), core)
                     found = [
-                        crawl(load_of(count), prepare, core)
+                        crawl(load_of(count), core)
                         for _ in range(options.rounds if first else _BESIDE)
                     ]
-                    first += _some(load_of(counts[0]), prepare, core) if first else found
+                    first += _some(load_of(counts[0]), core) if first else found
                 except PeerError as error:
                     report.wrong.append(f"{part}, {count:,}: {error}")
                     continue
@@ -145,5 +136,5 @@ def run(options: argparse.Namespace, report: Report) -> None:
         )  # fmt: skip
 
 
-def _some(load: Load, prepare: Prepare, core: set[int]) -> list[Grown]:
-    return [crawl(load, prepare, core) for _ in range(_BESIDE)]
+def _some(load: Load, core: set[int]) -> list[Grown]:
+    return [crawl(load, core) for _ in range(_BESIDE)]

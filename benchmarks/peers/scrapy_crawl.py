@@ -31,6 +31,7 @@ SUITE: dict[str, Any] = {"ADDONS": {"scrapy_spider_suite.Addon": 500}}
 RESOLVER = {"DNS_RESOLVER": "__main__.TableResolver"}
 TABLE: dict[str, str] = {}
 BEAT = 0.005
+_READING = "the list is read"
 
 
 class Passing:
@@ -96,7 +97,8 @@ def suite_spiders(seeds: list[str]) -> dict[str, Any]:
         name = "counted"
 
         async def start(self) -> Any:
-            """As a bulk spider starts, and begin to count."""
+            """As a bulk spider starts; begin to count, and fetch when BENCH_KNOWN are known."""
+            self.wanted = self.settings.getint("BENCH_KNOWN")
             self.counting = asyncio.ensure_future(self.count())
             async for each in super().start():
                 yield each
@@ -108,7 +110,9 @@ def suite_spiders(seeds: list[str]) -> dict[str, Any]:
             """
             from scrapy_spider_suite.crawl.context import get_crawl
 
-            late: list[str] = []
+            crawl, late = get_crawl(self.crawler), list[str]()
+            if crawl.engine is not None and self.wanted:
+                crawl.engine.pause(_READING)
             schedule = Path("/proc/thread-self/schedstat")
             while True:
                 began, waited = time.perf_counter(), int(schedule.read_text().split()[1])
@@ -117,10 +121,12 @@ def suite_spiders(seeds: list[str]) -> dict[str, Any]:
                 stall -= (int(schedule.read_text().split()[1]) - waited) / 1e9
                 late.append(f"{max(0.0, stall) * 1e3:.1f}")
                 if len(late) == 20:
-                    counters = get_crawl(self.crawler).frontier.counters
+                    counters = crawl.frontier.counters
                     urls = counters.pending + counters.done + counters.failed
                     print("known", time.time(), urls, ",".join(late), flush=True)
                     late.clear()
+                    if crawl.engine is not None and urls >= self.wanted:
+                        crawl.engine.unpause(_READING)
 
     return {"bulk": Bulk, "parsing": Parsing, "counted": Counted}
 
