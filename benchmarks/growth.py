@@ -4,12 +4,12 @@
     python -m benchmarks growth --part urls --most 1000000
 
 The list of seeds has all pages of the web, and is read before any of them is fetched. *urls*: so
-many pages on 100 hosts, measured when each host has been visited ten times. *hosts*: so many
-hosts of 5 pages, measured when each host has been visited once. Then 20,000 pages are fetched, or
-half of those that there are. So in all rows a page does the same: its links are known, its host has
-an address, and it has a connection of its own. The smallest web is crawled five times before each
-other one, and after it: a row's cost is compared with the median of these, since the machine may
-become slower meanwhile.
+many pages on 100 hosts, measured when each host has been visited ten times. *hosts*: so many hosts
+of 5 pages, measured when each host has been visited once. Measured are 20,000 pages; of a smaller
+web half of its pages (*urls*), or one page of each host. So in all rows a page does the same: its
+links are known, its host has an address, and it has a connection of its own. The smallest web is
+crawled five times before each other web, and five times after it. The cost of a row is compared
+with the median of these ten, since the machine may become slower meanwhile.
 """
 
 from __future__ import annotations
@@ -38,17 +38,14 @@ def urls_load(count: int) -> Load:
     """A web of *count* pages on 100 hosts: so each host has more pages than a page has links."""
     hosts = 100
     web = FakeWebConfig(hosts=hosts, pages=count // hosts, degree=40, page_size=6_000, **_SAME)
-    return Load(web, min(MEASURED, count // 2), 10 * hosts, _places(count), timeout=_PATIENCE)
+    return Load(web, min(MEASURED, count // 2), 10 * hosts, timeout=_PATIENCE)
 
 
 def hosts_load(count: int) -> Load:
     """A web of *count* hosts."""
+    places = 20 if count < 1_000 else 200
     web = FakeWebConfig(hosts=count, pages=5, degree=12, page_size=2_600, **_SAME)
-    return Load(web, min(MEASURED, count), count + count // 20, _places(count), timeout=_PATIENCE)
-
-
-def _places(count: int) -> int:
-    return 20 if count < 1_000 else 200
+    return Load(web, min(MEASURED, count), count + count // 20, places, timeout=_PATIENCE)
 
 
 @dataclass(frozen=True)
@@ -62,23 +59,26 @@ class Grown:
 
 def crawl(load: Load, core: set[int]) -> Grown:
     """Crawl; what it was like after its first pages. Raises `PeerError`."""
-    known = load.web.hosts * int(load.web.pages)
+    wanted = load.web.hosts * int(load.web.pages)
     peer = replace(
         SUITES[0], spider="counted",
-        settings={"SUITE_SEEDS": "TMP/seeds.txt", "SUITE_MEMORY": "256M", "BENCH_KNOWN": known},
+        settings={"SUITE_SEEDS": "TMP/seeds.txt", "SUITE_MEMORY": "256M", "BENCH_KNOWN": wanted},
     )  # fmt: skip
     with visiting(load) as (visit, web):
         with (visit.folder / "seeds.txt").open("w") as file:
             file.writelines(f"{url}\n" for url in web.web.reachable())
         cost = measure(peer.command(replace(visit, seeds=visit.seeds[:1])), visit, web, core)
-    begin, known, late = pages_in(cost.arrivals)[load.warm].end, 0, [0.0]
+    begin, known, lines = pages_in(cost.arrivals)[load.warm].end, 0, list[tuple[float, str]]()
     for line in cost.output.splitlines():
         if line.startswith("known "):
             _, when, urls, stalls = line.split()
             known = int(urls)
-            if float(when) >= begin:
-                late += map(float, stalls.split(","))
-    late.sort()
+            lines.append((float(when), stalls))
+    if known < wanted:
+        raise PeerError(f"{known:,} of {wanted:,} URLs were known")
+    # A small web may be over before the next line comes.
+    measured = [stalls for when, stalls in lines if when >= begin] or [lines[-1][1]]
+    late = sorted(float(each) for stalls in measured for each in stalls.split(","))
     return Grown(known, replace(cost, arrivals=[]), late[len(late) * 999 // 1_000])
 
 
@@ -110,12 +110,12 @@ def run(options: argparse.Namespace, report: Report) -> None:
                 if count > options.most:
                     continue
                 try:
-                    first = [] if count == counts[0] else _some(load_of(counts[0]), core)
-                    found = [
-                        crawl(load_of(count), core)
-                        for _ in range(options.rounds if first else _BESIDE)
-                    ]
-                    first += _some(load_of(counts[0]), core) if first else found
+                    if count == counts[0]:
+                        first = found = _crawl_some(_BESIDE, load_of(count), core)
+                    else:
+                        first = _crawl_some(_BESIDE, load_of(counts[0]), core)
+                        found = _crawl_some(options.rounds, load_of(count), core)
+                        first += _crawl_some(_BESIDE, load_of(counts[0]), core)
                 except PeerError as error:
                     report.wrong.append(f"{part}, {count:,}: {error}")
                     continue
@@ -136,5 +136,5 @@ def run(options: argparse.Namespace, report: Report) -> None:
         )  # fmt: skip
 
 
-def _some(load: Load, core: set[int]) -> list[Grown]:
-    return [crawl(load, core) for _ in range(_BESIDE)]
+def _crawl_some(times: int, load: Load, core: set[int]) -> list[Grown]:
+    return [crawl(load, core) for _ in range(times)]

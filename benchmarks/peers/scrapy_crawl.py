@@ -111,8 +111,9 @@ def suite_spiders(seeds: list[str]) -> dict[str, Any]:
             from scrapy_spider_suite.crawl.context import get_crawl
 
             crawl, late = get_crawl(self.crawler), list[str]()
-            if crawl.engine is not None and self.wanted:
-                crawl.engine.pause(_READING)
+            engine = crawl.engine if self.wanted else None  # to be paused meanwhile
+            if engine is not None:
+                engine.pause(_READING)
             schedule = Path("/proc/thread-self/schedstat")
             while True:
                 began, waited = time.perf_counter(), int(schedule.read_text().split()[1])
@@ -125,8 +126,9 @@ def suite_spiders(seeds: list[str]) -> dict[str, Any]:
                     urls = counters.pending + counters.done + counters.failed
                     print("known", time.time(), urls, ",".join(late), flush=True)
                     late.clear()
-                    if crawl.engine is not None and urls >= self.wanted:
-                        crawl.engine.unpause(_READING)
+                    if engine is not None and urls >= self.wanted:
+                        engine.unpause(_READING)
+                        engine = None
 
     return {"bulk": Bulk, "parsing": Parsing, "counted": Counted}
 

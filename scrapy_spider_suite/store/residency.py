@@ -488,7 +488,7 @@ class PolicyUpdate:
 _TURN = 16  # visits after which a host makes room for hosts on disk that are due
 _GOING = 50  # hosts that make room at a time
 _EXAMINED = 1_000  # hosts in memory that are examined for that at a time
-_PER_HOST = 4e-4  # seconds between two looks at a host, for each host: half a percent of the time
+_PER_HOST, _PER_HOST_CROWDED = 4e-4, 1e-4  # seconds between two looks at all hosts, for each host
 _LEAVING = 200  # hosts that leave at a time when a window moves
 _COMING = 25  # hosts that come at a time
 
@@ -557,8 +557,8 @@ class Rotation:
 
     def tick(self, now: float) -> None:
         self._residents.unresolved.tick()
-        pause = _PER_HOST * len(self._workbench.hosts) / (4 if self._crowded(now) else 1)
-        if not self._candidates and now >= self._looked + pause:
+        per_host = _PER_HOST_CROWDED if self._crowded(now) else _PER_HOST
+        if not self._candidates and now - self._looked >= per_host * len(self._workbench.hosts):
             self._candidates = list(self._workbench.hosts.values())[::-1]
             self._looked = now
         for _ in self._workbench.forget_addresses(now):

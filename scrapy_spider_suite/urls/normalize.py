@@ -33,8 +33,7 @@ _OCTET: Final = r"(?:25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 
 # URLs that need no parser: the WHATWG rules would change nothing in them. No "%" (escapes), no "'"
 # (escaped in queries), no upper-case or punycode host (the last label is letters, or the host is an
-# IPv4 address in its usual form), and, checked apart, no segment that begins with a dot. This costs
-# 0.4 µs, ada 1.8 µs.
+# IPv4 address in its usual form). Dot segments are checked apart. This takes 0.4 µs, ada 1.8 µs.
 _EASY: Final = re.compile(rf"""
     (https?://(?:(?![a-z0-9.-]*xn--)(?:[a-z0-9-]{{1,63}}\.)+[a-z]{{1,63}}
         |{_OCTET}(?:\.{_OCTET}){{3}})(?=[/:\#]|$)
@@ -50,7 +49,8 @@ _SCHEME: Final = re.compile(r"[\x00-\x20]*([A-Za-z][A-Za-z0-9+.-]*):")
 # A name of at most 253 ASCII characters, and at most 63 a label, has no more than some 230 others;
 # what is longer has its accents sorted before it is refused: 4,000 of them take ada 7 ms.
 _MAX_BEYOND_ASCII: Final = 256
-_MAX_HOST, _MAX_LABEL, _ORIGIN_MAX = 253, 63, 270  # RFC 1035 §2.3.4, without the dot at the end
+_MAX_HOST, _MAX_LABEL = 253, 63  # RFC 1035 §2.3.4, without the dot at the end
+_ORIGIN_MAX: Final = 270  # characters of a scheme, a host, a port and the first "/"
 _LONG_LABEL: Final = re.compile(rf"[^.]{{{_MAX_LABEL + 1}}}")
 # What the URL standard lets into hosts, and RFC 3986 §3.2.2 does not; it cannot be escaped there.
 _NOT_IN_HOST: Final = re.compile(r'["`{}]')
@@ -88,9 +88,9 @@ def normalize(url: str, base: str | None = None) -> str | None:
 
 
 def _is_plain(text: str) -> bool:
-    """Whether all characters of *text*, references or one, may stay, and no segment is a dot's."""
+    """Whether no parser would change *text*: one reference, or several with ``~`` between them."""
     if not text.isascii() or "/." in text or "?~" in text or text.endswith("?"):
-        return False  # an empty query goes
+        return False  # dot segments and empty queries are removed
     return not text.encode().translate(None, _PLAIN)
 
 
@@ -117,10 +117,12 @@ class LinkResolver:
         return self.resolve_all([href])[0]
 
     def resolve_all(self, hrefs: list[str]) -> list[str | Unusable]:
-        """`resolve` each of *hrefs*; where all are plain, as on most pages, a look tells it."""
+        """`resolve` each of *hrefs*. On most pages all are plain, and one look shows that."""
+        if self.base is None:
+            return [parse_reference(href, None) for href in hrefs]
         found, origin, folder = list[str | Unusable](), self._origin, self._folder
         all_plain = _is_plain("~".join(hrefs))
-        for href in hrefs if self.base is not None else ():
+        for href in hrefs:
             first, plain = href[:1], all_plain or _is_plain(href)
             if plain and first == "/" and href[1:2] != "/":
                 found.append(origin + href)
@@ -132,7 +134,7 @@ class LinkResolver:
                 found.append(self._climb(href))
             else:
                 found.append(parse_reference(href, self.base))
-        return found if self.base is not None else [parse_reference(href, None) for href in hrefs]
+        return found
 
     def _climb(self, href: str) -> str | Unusable:
         rest, folder = href, self._folder

@@ -179,6 +179,7 @@ def test_links_of_a_page_together_are_as_one_by_one(base: str, hrefs: list[str])
     """Also with line breaks in them."""
     resolver = LinkResolver(base)
     assert resolver.resolve_all(hrefs) == [resolver.resolve(href) for href in hrefs]
+    assert resolver.resolve_all(hrefs) == [parse_reference(href, resolver.base) for href in hrefs]
 
 
 @settings(deadline=None)
