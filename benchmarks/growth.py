@@ -62,7 +62,7 @@ def crawl(load: Load, core: set[int]) -> Grown:
     wanted = load.web.hosts * int(load.web.pages)
     peer = replace(
         SUITES[0], spider="counted",
-        settings={"SUITE_SEEDS": "TMP/seeds.txt", "SUITE_MEMORY": "256M", "BENCH_KNOWN": wanted},
+        settings={"SUITE_SEEDS": "TMP/seeds.txt", "SUITE_MEMORY": "512M", "BENCH_KNOWN": wanted},
     )  # fmt: skip
     with visiting(load) as (visit, web):
         with (visit.folder / "seeds.txt").open("w") as file:

@@ -93,19 +93,16 @@ class StoredDupeFilter(RFPDupeFilter):
             )
 
     @abstractmethod
-    def _open(self, settings: SuiteSettings) -> None:
-        """Set `_seen`. Raises `SettingsError`, `JobError`."""
+    def _open(self, settings: SuiteSettings) -> None: ...
 
     @abstractmethod
     def _key(self, request: Request) -> Any: ...
 
     @abstractmethod
-    def _add(self, key: Any) -> bool:
-        """Add *key*; return whether it is new. Raises `StoreWriteError`."""
+    def _add(self, key: Any) -> bool: ...
 
     @abstractmethod
-    def _upkeep(self) -> dict[str, float]:
-        """Do the store's upkeep; return the stats."""
+    def _upkeep(self) -> dict[str, float]: ...
 
     @abstractmethod
     def _damaged(self) -> Iterable[str]: ...

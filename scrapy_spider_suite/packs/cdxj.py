@@ -16,6 +16,7 @@ from calendar import monthrange
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import ExitStack, suppress
 from datetime import UTC, datetime
+from functools import lru_cache
 from json.encoder import encode_basestring_ascii as quoted
 from pathlib import Path
 from typing import BinaryIO, Final, NamedTuple, TypeAlias
@@ -171,20 +172,23 @@ def sort_key(url: str) -> str:
     if match is None:
         return url.replace(" ", "%20") or "-"
     scheme, netloc, path, query = match.groups()
-    host = netloc.rpartition("@")[2].lower().removesuffix(_PORTS[scheme.lower()])
-    if host.startswith("["):
-        name, _, port = host[1:].partition("]")
-    else:
-        name, colon, port = host.partition(":")
-        name, port = _WWW.sub("", name.strip("."), count=1), colon + port
-        name = ",".join(reversed(name.split(".")))
     path = _PATH_SESSION.sub("", _steps(_spell(path or "/")).lower())
-    key = f"{name}{port}){path.removesuffix('/') or '/'}"
+    key = f"{_host_key(scheme, netloc)}){path.removesuffix('/') or '/'}"
     if query:
         pairs = _spell(query).lower().split("&")
         kept = [pair for pair in pairs if not _QUERY_SESSION.fullmatch(pair)]
         query = "&".join(sorted(kept, key=lambda pair: pair.partition("=")))
     return f"{key}?{query}" if query else key
+
+
+@lru_cache(maxsize=1024)
+def _host_key(scheme: str, netloc: str) -> str:
+    host = netloc.rpartition("@")[2].lower().removesuffix(_PORTS[scheme.lower()])
+    if host.startswith("["):
+        return host[1:].replace("]", "", 1)
+    name, colon, port = host.partition(":")
+    name = _WWW.sub("", name.strip("."), count=1)
+    return ",".join(reversed(name.split("."))) + colon + port
 
 
 def _steps(path: str) -> str:

@@ -1,7 +1,8 @@
 """The fingerprint cache: keys met lately, in a fixed amount of memory (BUbiNG §4).
 
-A table of sets of eight fingerprints in the order of use: a set is 128 bytes, in which ``find``
-looks at the speed of C. A known key was seen for certain, up to a collision of 128 bits.
+A table of sets of eight tags in the order of use. A key's digest of 128 bits chooses the set, and
+gives the tag, 64 of its bits. A set is 64 bytes, in which ``find`` looks at the speed of C. A key
+that was not seen is taken for a known one once in 2**61 times.
 """
 
 from __future__ import annotations
@@ -10,8 +11,8 @@ from collections.abc import Iterable
 
 import xxhash
 
-WAYS = 8  # fingerprints of a set
-_WIDTH = 16
+WAYS = 8  # tags of a set
+_WIDTH = 8
 _SET = WAYS * _WIDTH
 _EMPTY = bytes(_WIDTH)
 
@@ -36,12 +37,11 @@ class FingerprintCache:
 
     def knows(self, key: bytes) -> bool:
         """Whether *key* is remembered; counts as a use of it."""
-        print_ = _digest(key)
-        if (at := self._place(print_)) < 0:
+        start, at, tag = self._find(key)
+        if at < 0:
             return False
-        if at % _SET:
-            start = at - at % _SET
-            self._table[start : at + _WIDTH] = print_ + self._table[start:at]
+        if at != start:
+            self._table[start : at + _WIDTH] = tag + self._table[start:at]
         self.hits += 1
         return True
 
@@ -53,12 +53,12 @@ class FingerprintCache:
             new = list(keys)
             self.misses += len(new)
             return new
-        for key in keys:  # `_place`, for each link of a page: a call would cost as much again
-            print_ = digest(key)
+        for key in keys:  # `_find`, for each link of a page: a call would cost as much again
+            tag = (print_ := digest(key))[:_WIDTH]
             start = (hash(print_) & mask) * _SET
-            at = find(print_, start, start + _SET)
+            at = find(tag, start, start + _SET)
             while (at - start) % _WIDTH and at >= 0:  # the end of one and the start of another
-                at = find(print_, at + 1, start + _SET)
+                at = find(tag, at + 1, start + _SET)
             if at == start:
                 known += 1
                 continue
@@ -67,23 +67,26 @@ class FingerprintCache:
                 at = start + _SET - _WIDTH
             else:
                 known += 1
-            table[start : at + _WIDTH] = print_ + table[start:at]
+            table[start : at + _WIDTH] = tag + table[start:at]
         self.hits += known
         self.misses += len(new)
         return new
 
     def forget(self, key: bytes) -> None:
         """Forget *key*: it was not stored after all, or is wanted again."""
-        if (at := self._place(_digest(key))) >= 0:
-            end = at - at % _SET + _SET
+        start, at, _ = self._find(key)
+        if at >= 0:
+            end = start + _SET
             self._table[at:end] = self._table[at + _WIDTH : end] + _EMPTY
 
-    def _place(self, print_: bytes) -> int:
+    def _find(self, key: bytes) -> tuple[int, int, bytes]:
+        # Where the set of *key* begins, where its tag is, or -1, and the tag.
+        tag = (print_ := _digest(key))[:_WIDTH]
         start = (hash(print_) & self._mask) * _SET
-        at = self._table.find(print_, start, start + _SET)
+        at = self._table.find(tag, start, start + _SET)
         while at >= 0 and at % _WIDTH:  # the end of one and the start of another
-            at = self._table.find(print_, at + 1, start + _SET)
-        return at
+            at = self._table.find(tag, at + 1, start + _SET)
+        return start, at, tag
 
     def clear(self) -> None:
         self._table[:] = bytes(len(self._table))

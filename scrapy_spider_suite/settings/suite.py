@@ -49,7 +49,7 @@ class SuiteSettings(SettingsTable):
 
     @property
     def seen_cache(self) -> int:
-        """Bytes for fingerprints of URLs that were seen a moment ago, 16 bytes each."""
+        """Bytes for fingerprints of URLs that were seen a moment ago, 8 bytes each."""
         return self.memory // 4
 
     @property

@@ -52,7 +52,7 @@ def test_what_was_forgotten_is_not_known(steps: list[tuple[bool, int]]) -> None:
 
 def test_the_least_recently_used_goes() -> None:
     """Exactly so within a set, which here is all there is."""
-    cache = FingerprintCache(WAYS * 16)
+    cache = FingerprintCache(WAYS * 8)
     first, *others = keys(WAYS)
     cache.new([first, *others])
     cache.add(first)
@@ -65,7 +65,7 @@ def test_the_least_recently_used_goes() -> None:
 def test_it_holds_about_as_many_as_there_is_room_for() -> None:
     """Of as many keys as fit, few are pushed out by an uneven spread."""
     cache = FingerprintCache(1 << 18)
-    many = keys((1 << 18) // 16 * 3 // 4)
+    many = keys((1 << 18) // 8 * 3 // 4)
     cache.new(many)
     assert sum(cache.knows(key) for key in many) > 0.93 * len(many)
 
@@ -81,7 +81,7 @@ def test_a_working_set_stays_while_strangers_pass() -> None:
 
 def test_forgetting() -> None:
     """One key, or all; the others of its set keep their order."""
-    cache = FingerprintCache(WAYS * 16)
+    cache = FingerprintCache(WAYS * 8)
     cache.new(keys(WAYS))
     cache.forget(b"3")
     cache.forget(b"unknown")
@@ -104,7 +104,7 @@ def test_without_memory_nothing_is_known() -> None:
 
 def test_asking_counts_as_use() -> None:
     """What is asked for stays; what is not known is not remembered by asking."""
-    cache = FingerprintCache(WAYS * 16)
+    cache = FingerprintCache(WAYS * 8)
     cache.new(keys(WAYS))
     assert cache.knows(b"0")
     assert not cache.knows(b"one more")

@@ -55,7 +55,6 @@ def _parse_droppable(text: str) -> HostPattern:
 
 
 def _is_known(store: RocksStore, folder: Path, subject: HostPattern) -> bool:
-    """Whether the job met, blocks or has dropped *subject*; a prefix by rows, or by a sieve."""
     below = subject.kind is PatternKind.PREFIX
     if store.record(subject.host) is not None and not (below and store.sieve is None):
         return True
