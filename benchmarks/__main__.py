@@ -70,7 +70,11 @@ def main(arguments: list[str] | None = None) -> int:
     if name not in NAMES:
         print(f"no benchmark is called {name!r}\n{names()}", file=sys.stderr)
         return 2
-    module = import_module(f"benchmarks.{MODULES.get(name, name)}")
+    try:
+        module = import_module(f"benchmarks.{MODULES.get(name, name)}")
+    except ModuleNotFoundError as error:
+        print(f"{error}: in the clone, pip install -e '.[dev]'", file=sys.stderr)
+        return 2
     parser = argparse.ArgumentParser(
         prog=f"python -m benchmarks {name}", description=module.__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,

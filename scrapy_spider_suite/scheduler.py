@@ -31,7 +31,7 @@ from scrapy_spider_suite.crawl.context import Crawl, stays_open, write_changes
 from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
 from scrapy_spider_suite.crawl.empty_runs import EmptyRun
 from scrapy_spider_suite.crawl.fetch_loop import FetchLoop
-from scrapy_spider_suite.crawl.loop_plan import LoopPlan, reason_for_engine
+from scrapy_spider_suite.crawl.loop_plan import LoopPlan, reasons_for_engine
 from scrapy_spider_suite.crawl.maintenance import Maintenance
 from scrapy_spider_suite.crawl.preparation import HostPreparation
 from scrapy_spider_suite.crawl.queue.leases import Fetch
@@ -189,11 +189,11 @@ class FrontierScheduler(BaseScheduler):
 
     def _choose_way(self) -> None:
         parts, crawl = self._parts, self.crawl
-        reason = reason_for_engine(parts, self._engine)
-        parts.path = f"engine path: {reason}" if reason else "fetch loop"
+        reasons = "; ".join(reasons_for_engine(parts, self._engine))
+        parts.path = f"engine path: {reasons}" if reasons else "fetch loop"
         if crawl.settings.broad:
-            logger.info("Rows of the frontier take this way: %s", parts.path)
-        if not reason and not self._closed:
+            logger.info("URLs are fetched this way: %s", parts.path)
+        if not reasons and not self._closed:
             plan = LoopPlan(parts, self._engine)
             parts.loop = FetchLoop(parts, self, self._engine, self._outgoing, plan)
             self._outgoing.loop = parts.loop

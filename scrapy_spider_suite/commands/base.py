@@ -67,8 +67,8 @@ def need_redis() -> None:
         import_module("redis")
     except ImportError:
         raise UsageError(
-            "-j redis://... (or SUITE_REDIS_URL) needs the package redis, which is not installed: "
-            "pip install 'scrapy-spider-suite[redis]'", print_help=False,
+            "agents of one crawl need the package redis, which is not installed: "
+            "pip install 'scrapy-spider-suite[cluster]'", print_help=False,
         ) from None  # fmt: skip
 
 
@@ -109,7 +109,7 @@ class VerbCommand(Command):
             parser.print_help()
             return
         job = self.job_of(verb, opts)
-        options = parser.parse_args(args[1:])
+        options = parser.parse_intermixed_args(args[1:])
         call = Invocation(job, opts.json, self.settings, options, getattr(opts, "crawl", None))
         self.exit_with(lambda: self.carry_out(verb, call, args[1:]))
 

@@ -2,7 +2,7 @@
 
 The stages of a fetch: acquire, prepare, check, fetch, read links, store, commit. Each feature adds
 a callable to the stages that it needs, when the crawl is opened. What a project's own components
-are to see takes the way through Scrapy's engine: `reason_for_engine` decides that for a crawl, and
+are to see takes the way through Scrapy's engine: `reasons_for_engine` decides that for a crawl, and
 a row with a request of its own always goes there.
 """
 

@@ -7,7 +7,7 @@ is to see requests and responses: then all rows take the way through Scrapy's en
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from pydispatch.dispatcher import getAllReceivers, liveReceivers  # type: ignore[import-untyped]
@@ -42,6 +42,7 @@ _AUTH = f"{_SCRAPY}httpauth.HttpAuthMiddleware"
 _KNOWN_DOWNLOADER = frozenset({
     _ROBOTS, _USER_AGENT, _COOKIES, _COMPRESSION, _OFFSITE, _PROXY, _AUTH,
     f"{_SCRAPY}defaultheaders.DefaultHeadersMiddleware",
+    f"{_SCRAPY}httpcache.HttpCacheMiddleware",  # see `_SETTINGS_FOR_ENGINE`
     f"{_SCRAPY}downloadtimeout.DownloadTimeoutMiddleware",
     f"{_SCRAPY}redirect.RedirectMiddleware", f"{_SCRAPY}retry.RetryMiddleware",
     f"{_SCRAPY}stats.DownloaderStats", f"{_SCRAPY}useragent.UserAgentMiddleware",
@@ -75,37 +76,38 @@ _OF_ROWS: Final = frozenset({
 """Fields that differ from row to row, or that only a request of its own may have."""
 
 
-def reason_for_engine(parts: CrawlParts, engine: ExecutionEngine) -> str:
-    """Why all rows are to go through Scrapy's engine; "": they take the fetch loop."""
+def reasons_for_engine(parts: CrawlParts, engine: ExecutionEngine) -> Iterator[str]:
+    """Why all URLs are to go through Scrapy's engine; none: they are fetched by the loop."""
     crawl = parts.crawl
     settings, spider = crawl.crawler.settings, crawl.crawler.spider
     if not crawl.settings.broad:
-        return "the profile is spider"
+        yield "the profile is spider"
+        return
     if crawl.engine is None or crawl.engine.gate is None:
-        return f"DOWNLOADER is {settings['DOWNLOADER']}"
+        yield f"DOWNLOADER is {settings['DOWNLOADER']}"
+        return
     handlers = engine.downloader.handlers
     for scheme in ("http", "https"):
         if type(handlers._get_handler(scheme)) is not Http1Handler:
-            return f"DOWNLOAD_HANDLERS[{scheme!r}] is not the suite's"
+            yield f"DOWNLOAD_HANDLERS[{scheme!r}] is not the suite's"
     for name, each in _middlewares(engine.downloader.middleware):
         if name not in _KNOWN_DOWNLOADER:
-            return f"{name} is enabled"
-        if name == _PROXY and each.proxies:
-            return "there is a proxy in the environment"
-        if name == _AUTH and getattr(each, "auth", None):
-            return "the spider has an http_user"
+            yield f"{name} is enabled"
+        elif name == _PROXY and each.proxies:
+            yield "there is a proxy in the environment"
+        elif name == _AUTH and getattr(each, "auth", None):
+            yield "the spider has an http_user"
     for name in _SETTINGS_FOR_ENGINE:
         if settings[name] and settings[name] != "False":
-            return f"{name} is set"
+            yield f"{name} is set"
     defaults = Headers(without_none_values(settings["DEFAULT_REQUEST_HEADERS"]))
-    for field in _OF_ROWS.intersection(defaults):
-        return f"DEFAULT_REQUEST_HEADERS has {field.decode()}"
+    for field in sorted(_OF_ROWS.intersection(defaults)):
+        yield f"DEFAULT_REQUEST_HEADERS has {field.decode()}"
     if getattr(spider, "handle_httpstatus_list", None):
-        return "the spider has a handle_httpstatus_list"
+        yield "the spider has a handle_httpstatus_list"
     for name, signal in _NOT_SENT.items():
         if _receivers(engine, signal):
-            return f"somebody listens to {name}"
-    return ""
+            yield f"somebody listens to {name}"
 
 
 def _middlewares(manager: Any) -> list[tuple[str, Any]]:

@@ -95,8 +95,15 @@ class _Agent:
         cut_short = self.end_printed and not known.get("ended") and (killed or bool(known))
         return cut_short or self._was_cut_short
 
+    @property
+    def exit_code(self) -> int:
+        """Below 0: a signal killed it, before its crawl had ended."""
+        code, known = self.process.returncode, self.own_status
+        said = known.get("exit_code") if known.get("ended") else None
+        return said if code < 0 and isinstance(said, int) else code
+
     def reason(self) -> str:
-        if self.process.returncode < 0:
+        if self.exit_code < 0:
             return f"killed by {signal_name(-self.process.returncode)}"
         if not self.own_status:
             return "it did not begin"
@@ -153,10 +160,10 @@ class Fleet:
     def ended(self) -> Iterator[dict[str, Any]]:
         """Facts of the agents that ended since the last call. Raises `OSError`."""
         for name, agent in self._agents.items():
-            if agent.end_printed or (code := agent.process.poll()) is None:
+            if agent.end_printed or agent.process.poll() is None:
                 continue
             agent.read_status()
-            killed = code < 0
+            killed = (code := agent.exit_code) < 0
             code = int(ExitCode.INTERRUPTED) if killed else code
             if killed and self._redis is not None and not self.stopping:
                 if agent.restarts.due(time.monotonic()):
@@ -221,6 +228,11 @@ def run_fleet(call: Invocation, kind: str, crawl: str | None) -> int:
     """``up``: start the agents of mode *kind*, watch them, return the highest exit code."""
     options, redis = call.options, None
     folder: Path = options.dir or Path("crawls") / options.spider
+    if (folder / FOLDER / "job.json").exists():
+        raise UsageError(
+            f"{folder} is the job of one process, which agents do not continue: choose another "
+            "folder with --dir", print_help=False,
+        )  # fmt: skip
     if kind == "peers" and not call.jobdir:
         redis, settings = LocalRedis(folder), call.settings.copy()
         if settings.get("SUITE_AGENT_GRACE") is None:

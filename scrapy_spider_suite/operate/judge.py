@@ -240,7 +240,6 @@ class UrlJudge:
             yield self._trap_finding(refusal)
 
     def _permuted(self, url: str, host: str) -> TrapRefusal | None:
-        """A known URL that differs from *url* in the order of its query only."""
         store, query = self._store, sorted_query(url)
         if store is None or not self._policy.traps.permuted or "&" not in url:
             return None

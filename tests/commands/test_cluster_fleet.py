@@ -214,6 +214,17 @@ def test_who_is_killed_while_all_stop_is_not_started_again(processes: Processes)
     assert (there.running, there.code) == (0, 4)
 
 
+def test_who_is_killed_when_its_crawl_has_ended_has_ended(processes: Processes) -> None:
+    """A signal may come before its process has ended, too."""
+    redis = SimpleNamespace(start_process=processes.Popen, revive=lambda: "")
+    there = processes.fleet(redis, a=7)
+    processes.say("a", 7, 1.0, ended=2.0, finish_reason="max_pages", exit_code=3)
+    processes.begun[0].returncode = -15
+    [ended] = there.ended()
+    assert (ended["finish_reason"], ended["exit_code"]) == ("max_pages", 3)
+    assert (there.running, there.code, there.facts()["cut_short"]) == (0, 3, 0)
+
+
 @pytest.mark.parametrize(("reason", "code", "stopped"), [
     ("closespider_pagecount", 3, [8]), ("refused", 2, [8]), ("waiting", 3, []), ("finished", 0, []),
     ("drained", 0, []),

@@ -205,7 +205,7 @@ def test_every_verb_says_what_it_does_over_redis(ask: Ask) -> None:
     for verb, words in {
         "snapshot": ["x"], "settings": [],
     }.items():  # fmt: skip
-        with pytest.raises(UsageError, match=f"{verb} works on a job directory, not over Redis"):
+        with pytest.raises(UsageError, match=f"{verb} works on the job of one agent"):
             ask(verb, *words)
     with pytest.raises(UsageError, match="goes by this project"):
         ask("test", "https://x.example/", "--spider", "news")

@@ -17,7 +17,7 @@ from support.websites import Answer, Page, Site, Visit, links, moved, running
 
 OWN = "project.own.Nothing"
 """A downloader middleware of a project: rows have to go through Scrapy's engine for it."""
-WAY = "Rows of the frontier take this way: "
+WAY = "URLs are fetched this way: "
 LOOP, ENGINE = f"{WAY}fetch loop", f"{WAY}engine path: {OWN} is enabled"
 _FREE = re.compile(r"time|memusage|elapsed|items_per|responses_per|_bytes|/bytes|_max|log_count"
                    r"|connections|cache_|python/|start|finish_t|scheduler_empty")  # fmt: skip
@@ -266,7 +266,8 @@ def test_a_callback_may_close_the_spider(tmp_path: Path, engine_path: bool) -> N
     ("settings", "why"),
     [
         ({"AUTOTHROTTLE_ENABLED": True}, "AUTOTHROTTLE_ENABLED is set"),
-        ({"HTTPCACHE_ENABLED": True}, "scrapy.downloadermiddlewares.httpcache."),
+        ({"AUTOTHROTTLE_ENABLED": True, "HTTPCACHE_ENABLED": True, "HTTPERROR_ALLOW_ALL": True},
+         "AUTOTHROTTLE_ENABLED is set; HTTPCACHE_ENABLED is set; HTTPERROR_ALLOW_ALL is set"),
         ({"DOWNLOADER": "scrapy.core.downloader.Downloader"}, "DOWNLOADER is scrapy.core."),
         ({"DOWNLOAD_HANDLERS": {
             "http": "scrapy.core.downloader.handlers.http11.HTTP11DownloadHandler",

@@ -302,7 +302,7 @@ def run_on_agents(
     """Do *verb* on all agents, or on their jobs in the folder *at_rest*; return the exit code."""
     if verb.not_remote:
         raise UsageError(
-            f"{verb.name} works on a job directory, not over Redis: {verb.not_remote}",
+            f"{verb.name} works on the job of one agent: {verb.not_remote}",
             print_help=False,
         )
     question, options = verb.plan(call), call.options
@@ -398,7 +398,6 @@ def _show(verb: JobVerb, call: Invocation, heard: AgentAnswers) -> int:
 
 
 def _rows(reply: AgentReply) -> list[Any]:
-    """Raises `ClusterError`: the lines are no JSON."""
     try:
         return [json.loads(line) for line in reply.lines]
     except (ValueError, RecursionError) as error:

@@ -159,7 +159,6 @@ class HostDrop:
         return [place for place, there in found.items() if there]
 
     def _block(self) -> None:
-        """Block it until the end, also over a kill; a block of the operator's own stays."""
         kv, subject = self._store.kv(job_target.BLOCKS), str(self._subject)
         if kv.get(subject.encode()) is None:
             who, when = self._action.who, self._action.when
@@ -179,7 +178,6 @@ class HostDrop:
             yield
 
     def _empty_queue(self) -> _Portions:
-        """Forget queued URLs; those in progress come back to the queue, or are done, in time."""
         rework, progress, left = self._site.rework, self._progress, True
         while left:
             left, after = False, b""

@@ -50,7 +50,7 @@ def _show(call: Invocation, found: Found) -> int:
         print(line)
     status = read_status(call.folder()) if call.jobdir and not whole else None
     if status and status.get("path"):
-        print(f"Rows of the frontier take this way: {status['path']}.")
+        print(f"URLs are fetched this way: {status['path']}.")
     return 0
 
 
@@ -115,7 +115,7 @@ VERBS = (
             ),
         ),
         arguments="[WORD ...]", look=_look, show=_show,
-        not_remote="run it in the project, or with -j DIR on the machine of an agent",
+        not_remote="name it on its machine, such as -j crawls/news/NAME",
         about="Each WORD is a group of settings or a part of a name: all have to match.",
         examples=("settings -j crawls/news", "settings delay", "settings --changed"),
         needs_job=False,

@@ -182,7 +182,7 @@ VERBS = (
         "snapshot", "copy the job as it is now, while it is crawled too",
         options=(verb.option("target", metavar="DIR", type=Path),), arguments="DIR", apply=snapshot,
         run_with=_run,
-        not_remote="run it on the machine of each agent, with -j DIR",
+        not_remote="name each on its machine, such as -j crawls/news/NAME",
         about=(
             "DIR must not exist; it appears whole, or not at all. It is a job of its own, with\n"
             "its own id: copy it anywhere, and start a crawl with JOBDIR=DIR. Blocks and pauses\n"
