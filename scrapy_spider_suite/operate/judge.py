@@ -251,7 +251,6 @@ class UrlJudge:
         return None
 
     def _has_values(self, space: str, parameters: list[str]) -> bool:
-        """Whether the job knows URLs that begin with *space* with each of *parameters*."""
         missing = set(parameters)
         for each in self._queries(space, host_of(space)):
             missing.difference_update(each[len(space) :].split("&"))
@@ -260,7 +259,6 @@ class UrlJudge:
         return False
 
     def _queries(self, space: str, host: str) -> Iterator[str]:
-        """The URLs of *host* that begin with *space*, as far as the job knows them."""
         if self._store is None:
             return
         for name, _ in self._store.states(host_key(host), space.encode()):

@@ -309,7 +309,6 @@ class Supervision:
             yield from map(id, parts.loop.flying)
 
     def _end_process(self, why: str) -> None:
-        """Report all stacks, and end the process."""
         # Another thread reports: this one might wait for the log, or its lock, for ever.
         reporter = threading.Thread(target=self._report, args=(why, stacks()), daemon=True)
         reporter.start()

@@ -124,18 +124,19 @@ class PendingWrites:
     """
 
     def __init__(self) -> None:
-        self._families: defaultdict[str, defaultdict[bytes, _Changes]] = defaultdict(
+        # The waiting changes by family and group.
+        self.families: defaultdict[str, defaultdict[bytes, _Changes]] = defaultdict(
             lambda: defaultdict(dict)
         )
         self.size = 0
         """Waiting changes; a KiB counts as much as a key."""
 
     def set(self, family: str, key: bytes, value: bytes | None, group: bytes = b"") -> None:
-        self._families[family][group][key] = value
+        self.families[family][group][key] = value
         self.size += 1 + (len(key) + len(value or b"") >> 10)
 
     def changes(self, family: str, group: bytes = b"") -> Mapping[bytes, bytes | None]:
-        return self._families[family].get(group, _NO_CHANGES)
+        return self.families[family].get(group, _NO_CHANGES)
 
     def overlay(
         self, disk: Iterator[Row], family: str, start: bytes, group: bytes = b""
@@ -148,17 +149,11 @@ class PendingWrites:
 
     def overlay_all(self, disk: Iterator[Row], family: str) -> Iterator[Row]:
         """`overlay` for all groups of *family*."""
-        groups = self._families[family].values()
+        groups = self.families[family].values()
         return _newest(sorted(item for changes in groups for item in changes.items()), disk)
 
-    def __iter__(self) -> Iterator[tuple[str, _Changes]]:
-        """The waiting changes of each group, with its family."""
-        for family, groups in self._families.items():
-            for changes in groups.values():
-                yield family, changes
-
     def clear(self) -> None:
-        self._families.clear()
+        self.families.clear()
         self.size = 0
 
 
@@ -248,13 +243,14 @@ class Database:
             raise StoreWriteError(f"{self.damage}: nothing more is written")
         # Built anew each time: a failed write spends a batch.
         batch = rocksdict.WriteBatch(raw_mode=True)
-        for family, changes in self.pending_writes:
+        for family, groups in self.pending_writes.families.items():
             handle = self._handles[family]
-            for key, value in changes.items():
-                if value is None:
-                    batch.delete(key, handle)
-                else:
-                    batch.put(key, value, handle)
+            for changes in groups.values():
+                for key, value in changes.items():
+                    if value is None:
+                        batch.delete(key, handle)
+                    else:
+                        batch.put(key, value, handle)
         try:
             self._db.write(batch, self._write_options)
         except Exception as error:  # the library raises nothing narrower

@@ -361,7 +361,10 @@ class TrapCheck:
 
     def check(self, visit: Visit, now: float) -> bool:
         """Whether anything is left. If not, the trapped beginning of the queue fails, too."""
-        failing = [(entry, event) for entry in visit.entries if (event := self._event(entry))]
+        failing = []
+        for entry in visit.entries:
+            if (event := self._event(entry)) is not None:
+                failing.append((entry, event))
         if not failing:
             return True
         for entry, event in failing:
@@ -394,7 +397,7 @@ class TrapCheck:
         frontier.store.put_state(entry.identity, None)
 
     def _event(self, entry: Entry) -> Event | None:
-        if self._frontier.traps.miner.gave_up(entry):
+        if entry.flags & Flag.SPECULATIVE and self._frontier.traps.miner.gave_up(entry):
             queue = self._frontier.states.sieve_queue
             if queue is None or not queue.index.has(entry.identity):
                 return Event.NOT_THERE

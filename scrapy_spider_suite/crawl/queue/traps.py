@@ -96,8 +96,11 @@ class TrapStats:
 
     def closed(self, hosts: set[str]) -> set[str]:
         """Those of *hosts* where something is closed. Raises `JobDamagedError`."""
-        found = ((host, self.get(host)) for host in hosts - self._unknown)
-        return {host for host, stats in found if stats is not None and stats.closed}
+        found = set()
+        for host in hosts - self._unknown:
+            if (stats := self.get(host)) is not None and stats.closed:
+                found.add(host)
+        return found
 
     def learn(self, host: str) -> HostTrapStats:
         stats = self.get(host)
@@ -411,13 +414,17 @@ class Traps:
 
     def contains(self, entry: Entry) -> bool:
         """Whether *entry*, at its turn, lies in a trap; counted. Never what was asked for."""
-        if entry.flags & ASKED_FOR or not self._policy.traps.any:
+        limits, stats = self._policy.traps, self.stats.get(entry.host)
+        if entry.flags & ASKED_FOR or not limits.any:
+            return False
+        known = self._duplicate_domains.domains or (stats is not None and stats.closed)
+        if not known and not (limits.permuted and "&" in entry.url):
             return False
         refusal = self.waited_in(entry.url, entry.host)
         if refusal is not None and not self._lets_through(entry.url, entry.host, refusal):
             self.met[refusal.trap] += 1
             return True
-        if self._policy.traps.sessions:
+        if limits.sessions:
             self._session_urls.claim(entry.url, entry.host)
         return False
 
