@@ -202,7 +202,6 @@ class UrlJudge:
     def _check_filters(
         self, url: str, host: str, depth: int, entry: Entry | None
     ) -> Iterator[Finding]:
-        """Filters that need a response are judged as far as they agree for all responses."""
         off_site = self._scope.refuses(url, host, 0) is OutOfScope.OFF_SITE
         subject = LinkFacts("", depth, int(off_site), self._address(host))
         known = {Fact.DEPTH, Fact.BEYOND, *([Fact.ADDRESS] if subject.address else [])}

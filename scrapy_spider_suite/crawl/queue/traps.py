@@ -414,9 +414,10 @@ class Traps:
 
     def contains(self, entry: Entry) -> bool:
         """Whether *entry*, at its turn, lies in a trap; counted. Never what was asked for."""
-        limits, stats = self._policy.traps, self.stats.get(entry.host)
+        limits = self._policy.traps
         if entry.flags & ASKED_FOR or not limits.any:
             return False
+        stats = self.stats.get(entry.host)
         known = self._duplicate_domains.domains or (stats is not None and stats.closed)
         if not known and not (limits.permuted and "&" in entry.url):
             return False
