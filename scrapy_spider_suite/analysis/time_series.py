@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import mmap
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -238,6 +239,19 @@ class _Ring:
     def pack(self, row: Array) -> bytes:
         return row.tobytes() + _check_sums(row[None]).tobytes()
 
+    def newest(self, file: int, now: float) -> float:
+        """When the newest row of *file* begins; *now* without any. The clock may have been ahead:
+        rows of the future do not count.
+        """
+        head, words = len(self.header), self.stride // 8
+        rows = (os.fstat(file).st_size - head) // self.stride
+        if rows <= 0:
+            return now
+        with mmap.mmap(file, 0, access=mmap.ACCESS_READ) as data:
+            times = np.frombuffer(data, np.float64, rows * words, head)[::words].copy()
+        past = times[(times >= _EARLIEST) & (times <= now)]
+        return float(past.max()) if len(past) else now
+
     def read_rows(self, file: int, start: float, end: float) -> Array:
         """The rows of *file* that begin from *start* to before *end*, by time."""
         first, count = int(start // self.width), math.ceil((end - start) / self.width) + 1
@@ -375,10 +389,11 @@ class SeriesReader:
         return merge_rows(rows, columns, tier, start, end, points)
 
     def _finest(self, start: float) -> Tier:
-        # The clock may have been ahead: rows of the future do not count.
-        rows, _ = _read_rows(self._folder / TIERS[0].name, 0.0, time.time() + TIERS[0].width)
-        newest = rows[-1, 0] if len(rows) else time.time()
-        return finest_tier(start, newest)
+        now = time.time()
+        with suppress(OSError), (self._folder / TIERS[0].name).open("rb") as file:
+            if (ring := _Ring.read(file.fileno())) is not None:
+                return finest_tier(start, ring.newest(file.fileno(), now))
+        return finest_tier(start, now)
 
 
 def finest_tier(start: float, newest: float) -> Tier:

@@ -9,6 +9,7 @@ from scrapy_spider_suite.crawl.gate import WireQueue
 from scrapy_spider_suite.crawl.links import SitemapLinks
 from scrapy_spider_suite.crawl.page_stages import PageStages
 from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
+from scrapy_spider_suite.crawl.pulse import Pulses
 from scrapy_spider_suite.crawl.requests import LinkRedirects
 from scrapy_spider_suite.crawl.revisits import Revisits
 from scrapy_spider_suite.crawl.sinks.duplicate_pages import DuplicatePages
@@ -41,6 +42,7 @@ class CrawlParts:
         self.duplicates = DuplicatePages(crawl)
         self.sinks: list[Sink] = []
         self.loop: FetchLoop | None = None
+        self.pulses = Pulses(self)
         self.path = ""  # whether rows take the fetch loop, and if not, why
 
 

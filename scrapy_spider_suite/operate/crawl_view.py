@@ -1,0 +1,343 @@
+"""What page, terminal, metrics and report show of a crawl: read from its job, running or at rest.
+
+`open_view` opens the job of one process; `cluster_view` has the same for the agents of a crawl.
+Every value that is read may be foreign or torn: it is checked, or the last good one stays.
+"""
+
+from __future__ import annotations
+
+import argparse
+import heapq
+import math
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
+from itertools import islice
+from operator import attrgetter
+from pathlib import Path
+from typing import Any, Final, Protocol, TypeVar
+
+from scrapy_spider_suite.analysis import search
+from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
+from scrapy_spider_suite.analysis.link_stats import LinkStats, degree_counts
+from scrapy_spider_suite.analysis.time_series import Rows, SeriesReader
+from scrapy_spider_suite.crawl.gate import CAP_UNITS
+from scrapy_spider_suite.crawl.pulse import PULSE, RATES, SERIES_FOLDER
+from scrapy_spider_suite.errors import JobError, PackError, SearchError
+from scrapy_spider_suite.fetch import fetch_log
+from scrapy_spider_suite.fetch.resolver import server_names
+from scrapy_spider_suite.operate import alerts, verb
+from scrapy_spider_suite.operate.job_target import OPERATOR
+from scrapy_spider_suite.operate.judge import display_duration
+from scrapy_spider_suite.operate.verbs import find_verb
+from scrapy_spider_suite.operate.verbs.status import host_rows
+from scrapy_spider_suite.packs.reader import Packs
+from scrapy_spider_suite.runtime.refusal import ExitCode
+from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.settings.declarations import setting_name
+from scrapy_spider_suite.settings.values import REDIS_SCHEMES
+from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
+from scrapy_spider_suite.store.job_reader import CrawlState, StoreReader, read_status, state_of
+
+Overview = dict[str, Any]
+T = TypeVar("T")
+
+HOST_ORDERS: Final = ("slowest", "pending", "failed")
+_KEPT_FOR: Final = 10.0  # times as long as it took to find out, an answer stays
+_TAIL: Final = 1 << 20  # bytes of the fetch log that are read for recent fetches
+_FOUND: Final = 20  # pages that a search shows
+_ALERT_ROWS: Final = 60
+
+
+class View(Protocol):
+    """Methods raise `JobError`; all but `overview` may take a while."""
+
+    def overview(self) -> Overview: ...
+    def series(self, start: float, end: float, points: int) -> Rows: ...
+    def hosts(self, by: str, limit: int) -> list[dict[str, Any]]: ...
+    def why(self, target: str) -> list[dict[str, Any]]: ...
+    def pages(self, limit: int) -> list[dict[str, Any]]: ...
+    def links(self) -> dict[str, Any]: ...
+    def search(self, words: str) -> list[dict[str, Any]]: ...
+
+
+def open_view(job: str, settings: Any) -> View:
+    """Open the job directory, or the crawl at a Redis URL. Raises `JobError`, `ClusterError`."""
+    from scrapy_spider_suite.cluster.local_redis import LocalRedis
+
+    own = LocalRedis.find(job)
+    if own is not None and not own.answers:
+        raise JobError(f"the crawl in {job} does not run: name the job of one agent, {job}/AGENT")
+    url = job if own is None else own.url
+    if not url.startswith(REDIS_SCHEMES):
+        return CrawlView(Path(job), settings)
+    from scrapy_spider_suite.operate.cluster_view import ClusterView
+
+    return ClusterView(url, settings)
+
+
+class CrawlView:
+    """A view of the job directory *jobdir*. Raises `JobError`: there is no job."""
+
+    def __init__(self, jobdir: Path, settings: Any) -> None:
+        self._jobdir = jobdir
+        self._folder = jobdir / FOLDER
+        self._settings = settings
+        self._job = JobFile.require(self._folder)
+        self._status: dict[str, Any] = {}  # the last good one
+        self._series = SeriesReader(self._folder / SERIES_FOLDER)
+        self._kept = KeptAnswers()
+        packs = self._job.settings.get("packs_dir")
+        self._packs = Path(packs) if isinstance(packs, str) and packs else None
+
+    def overview(self) -> Overview:
+        if not self._folder.is_dir():
+            raise JobError(f"{self._jobdir} is gone")
+        now = time.time()
+        self._status = read_status(self._folder) or self._status
+        try:
+            state = state_of(self._folder, self._status, now)
+            found = make_overview(self._status, state, now)
+        except (TypeError, ValueError, KeyError, AttributeError) as error:
+            raise JobError(f"the status of {self._jobdir} cannot be read ({error})") from error
+        found |= {
+            "job": str(self._jobdir), "spider": self._job.spider, "began": self._job.created,
+            "acts": os.access(self._folder, os.W_OK),
+        }  # fmt: skip
+        if state.running:
+            recent = self.series(now - alerts.WINDOW, now, _ALERT_ROWS)
+            add_alerts(found, recent)
+        return found
+
+    def series(self, start: float, end: float, points: int) -> Rows:
+        return self._series.read(start, end, points)
+
+    def hosts(self, by: str, limit: int) -> list[dict[str, Any]]:
+        if by == "slowest":
+            return self._slowest(limit)
+        column = attrgetter("failed" if by == "failed" else "pending")
+
+        def read() -> list[dict[str, Any]]:
+            with self._reader() as reader:
+                records = (each for each in reader.store.records() if column(each[1]))
+                first = heapq.nlargest(limit, records, key=lambda each: column(each[1]))
+                return list(host_rows(reader, first))
+
+        return self._kept.get(("hosts", by, limit), read)
+
+    def _slowest(self, limit: int) -> list[dict[str, Any]]:
+        """The hosts whose recent fetches took longest, by their mean."""
+        spent: dict[str, list[int]] = {}
+        for fetch in self._recent_fetches():
+            host = fetch_log.host_in_field(fetch.url.encode()).decode("utf-8", "replace")
+            spent.setdefault(host, []).append(fetch.ms)
+        rows = (
+            {"host": host, "seconds": round(sum(ms) / len(ms) / 1_000, 3), "fetches": len(ms)}
+            for host, ms in spent.items()
+        )  # fmt: skip
+        return heapq.nlargest(limit, rows, key=lambda row: float(str(row["seconds"])))
+
+    def why(self, target: str) -> list[dict[str, Any]]:
+        why = find_verb("why")
+        assert why is not None
+        look = why.look
+        assert look is not None
+        try:
+            subject = target if "://" in target else verb.host_argument(target)
+        except argparse.ArgumentTypeError as error:
+            raise JobError(str(error)) from None
+        options = argparse.Namespace(subject=subject)
+        call = verb.Invocation(str(self._jobdir), True, self._settings, options)
+        return _store_errors(lambda: list(look(call, verb.Question())))
+
+    def pages(self, limit: int) -> list[dict[str, Any]]:
+        fetches = (each for each in self._recent_fetches() if not each.remarks)
+        packs = None if self._packs is None else Packs([self._packs])
+        return [
+            {
+                "url": each.url, "status": each.status, "reason": each.reason,
+                "bytes": each.bytes, "seconds": each.ms / 1_000, "ended": each.time,
+                "pack": None if packs is None else _place_in_packs(packs, each.url),
+            }
+            for each in islice(fetches, limit)
+        ]  # fmt: skip
+
+    def _recent_fetches(self) -> Iterator[fetch_log.FetchLine]:
+        """The fetches at the end of the fetch log, the latest first."""
+        chosen = self._job.settings.get("fetch_log")
+        folder = Path(chosen) if isinstance(chosen, str) else self._folder / fetch_log.LOG_FOLDER
+        try:
+            with (folder / fetch_log.ACTIVE).open("rb") as log:
+                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
+                lines = log.read().split(b"\n")
+        except OSError:
+            return
+        for line in reversed(lines):
+            with suppress(ValueError):  # a comment, or torn
+                yield fetch_log.parse_line(line)
+
+    def links(self) -> dict[str, Any]:
+        def read() -> dict[str, Any]:
+            with self._reader() as reader:
+                stats = LinkStats(reader.store.kv(LINKS))
+                totals = stats.totals()
+                counts = {
+                    name: sorted(counts.items()) for name, counts in degree_counts(stats).items()
+                    if set(counts) - {0}
+                }  # fmt: skip
+                if not totals.pages and not counts:
+                    return {}
+                return {
+                    "pages": totals.pages, "links": totals.links, "internal": totals.internal,
+                    "external": totals.external, "degrees": counts,
+                }  # fmt: skip
+
+        return self._kept.get(("links",), read)
+
+    def search(self, words: str) -> list[dict[str, Any]]:
+        if self._packs is None:
+            raise JobError("the crawl keeps no pages (SUITE_PACKS_DIR), so there is no index")
+        try:
+            hits = search.open_index(self._packs).search(words, limit=_FOUND)
+        except (PackError, SearchError, OSError) as error:
+            raise JobError(str(error)) from error
+        return [
+            {
+                "url": hit.url, "title": hit.title, "when": hit.time.timestamp(),
+                "language": hit.language, "snippet": hit.snippet.marked("", ""),
+                "pack": {"file": hit.entry.filename, "offset": hit.entry.place.offset},
+            }
+            for hit in hits
+        ]  # fmt: skip
+
+    def _reader(self) -> StoreReader:
+        return StoreReader(self._folder)
+
+
+class KeptAnswers:
+    """Answers that take long to find: each is kept `_KEPT_FOR` times as long as it took."""
+
+    def __init__(self) -> None:
+        self._answers: dict[object, tuple[float, Any]] = {}
+
+    def get(self, key: object, find: Callable[[], T]) -> T:
+        now = time.monotonic()
+        self._answers = {each: kept for each, kept in self._answers.items() if kept[0] > now}
+        if key not in self._answers:
+            found = _store_errors(find)
+            spent = time.monotonic() - now
+            self._answers[key] = time.monotonic() + max(1.0, _KEPT_FOR * spent), found
+        answer: T = self._answers[key][1]
+        return answer
+
+
+def _store_errors(find: Callable[[], T]) -> T:
+    try:
+        return find()
+    except OSError as error:
+        raise JobError(f"the job cannot be read: {error}") from error
+
+
+def _place_in_packs(packs: Packs, url: str) -> dict[str, Any] | None:
+    with suppress(PackError, OSError):
+        if found := packs.history(url):
+            return {"file": found[-1].filename, "offset": found[-1].place.offset}
+    return None
+
+
+def make_overview(status: Mapping[str, Any], state: CrawlState, now: float) -> Overview:
+    """What `View.overview` returns, of the status file of one process; without its alerts."""
+    pulse = status.get(PULSE) or {}
+    counters, gauges = numbers(pulse.get("counters")), numbers(pulse.get("gauges"))
+    rates = numbers(pulse.get("rates")) if state.running else {}
+    end = pulse.get("end") or {}
+    trend, seconds = str(end.get("trend", "")), end.get("seconds")
+    found: Overview = {
+        "crawl": "", "state": state.value, "alerts": [],
+        "when": status.get("when") or status.get("started") or now,
+        "started": status.get("started"), "ended": status.get("ended"),
+        "counters": counters or {"pages": status.get("done", 0), "failed": status.get("failed", 0)},
+        "rates": dict.fromkeys(RATES, 0.0) | rates,
+        "gauges": {"pending": status.get("pending", 0), **gauges},
+        "waits": [
+            {
+                "reason": str(each["reason"]), "hosts": int(each["hosts"]),
+                "next": None if each["next_visit"] is None
+                else round(max(0.0, each["next_visit"] - now), 1),
+            }
+            for each in status.get("waits", ())
+        ],
+        "end": {"text": "", "seconds": None}, "agents": [], "phases": None,
+    }  # fmt: skip
+    if state.running and trend:
+        known = isinstance(seconds, int | float) and math.isfinite(seconds)
+        found["end"] = {"text": end_in_words(trend, seconds if known else None),
+                        "seconds": seconds if known else None}  # fmt: skip
+    trouble, words = _state_in_words(status, state, found, now)
+    return found | {"healthy": not trouble, "words": trouble or words}
+
+
+def numbers(found: object) -> dict[str, float]:
+    """The finite numbers of a mapping that was read."""
+    if not isinstance(found, Mapping):
+        return {}
+    return {
+        str(name): value for name, value in found.items()
+        if isinstance(value, int | float) and math.isfinite(value)
+    }  # fmt: skip
+
+
+def end_in_words(trend: str, seconds: float | None) -> str:
+    """When the crawl ends, by `Pace.seconds_left` or by a cap; *seconds* None: not known."""
+    if trend == "grows":
+        return "the queue grows"
+    if trend == "empty":
+        return "the queue is empty"
+    if seconds is None:
+        return "no end in sight"
+    by = f", by {setting_name(trend)}" if trend in CAP_UNITS else ""
+    return f"about {display_duration(seconds)}{by}"
+
+
+def _state_in_words(
+    status: Mapping[str, Any], state: CrawlState, found: Overview, now: float
+) -> tuple[str, str]:
+    """What is wrong, "" if nothing is; and how the crawl goes."""
+    ago = display_duration(now - float(status.get("when") or status.get("started") or now))
+    pages = counted(int(found["counters"].get("pages", 0)), "page")
+    if state is CrawlState.KILLED:
+        return f"The crawl was killed {ago} ago, after {pages}.", ""
+    if state is CrawlState.SILENT:
+        return f"The crawl has been silent for {ago}: its event loop stands still.", ""
+    if not state.running:
+        if not status:
+            return "", "The crawl has not begun."
+        reason, code = str(status.get("finish_reason")), status.get("exit_code")
+        words = f"The crawl ended ({reason}) after {pages}."
+        ago = display_duration(now - float(status.get("ended") or now))
+        good = code in (None, ExitCode.FINISHED, ExitCode.WORK_LEFT, ExitCode.INTERRUPTED)
+        return "" if good else words, f"The crawl ended {ago} ago ({reason}) after {pages}."
+    if servers := status.get("silent_name_servers"):
+        return f"No name server answers ({server_names(servers)}).", ""
+    if pauses := [str(each) for each in status.get("pauses", ())]:
+        words = f"The crawl is paused by {', '.join(pauses)}."
+        return "" if pauses == [OPERATOR] else words, words
+    if status.get("closing"):
+        return "", "The crawl is stopping."
+    rate, pending = found["rates"]["pages"], int(found["gauges"]["pending"])
+    left = f"{counted(pending, 'URL')} to go ({found['end']['text'] or 'no end in sight'})"
+    return "", f"The crawl runs well: {rate:,.1f} pages/s, {left}."
+
+
+def add_alerts(found: Overview, recent: Rows) -> None:
+    """Add the alerts of *recent* rows to an overview, and what they mean to its words."""
+    alarms = alerts.find_alerts(found, recent)
+    found["alerts"] = [{"name": each.name, "text": each.text} for each in alarms]
+    if alarms and found["healthy"]:
+        found |= {"healthy": False, "words": sentence(each.text for each in alarms)}
+
+
+def sentence(texts: Iterable[str]) -> str:
+    joined = "; ".join(texts)
+    return f"{joined[:1].upper()}{joined[1:]}."
