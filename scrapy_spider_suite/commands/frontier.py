@@ -37,6 +37,8 @@ class Command(base.VerbCommand):
         from scrapy_spider_suite.operate.verb import JobVerb
 
         assert isinstance(verb, JobVerb)
+        if verb.run is not None:
+            return verb.run(call)
         own = LocalRedis.find(call.jobdir)
         if call.redis is None and own is None:
             return run_on_job(verb, call)

@@ -1,0 +1,241 @@
+"""``top``: a crawl in a terminal, live, as the page of ``scrapy dashboard`` shows it."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import termios
+import time
+import tty
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from scrapy.exceptions import UsageError
+
+from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.operate import verb
+from scrapy_spider_suite.operate.judge import display_duration
+from scrapy_spider_suite.runtime.text import printable
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+    from rich.table import Table
+
+    from scrapy_spider_suite.analysis.time_series import Rows
+    from scrapy_spider_suite.operate.crawl_view import View
+
+_BLOCKS: Final = " ▁▂▃▄▅▆▇█"
+_POINTS: Final = 40  # columns of a chart, which spans `_SPAN`
+_SPAN: Final = 600.0
+_ROWS: Final = 6  # most rows of a table
+_PERIOD: Final = 1.0
+_WIDTH: Final = 80  # columns without a terminal
+_END: Final = "\x04"  # Ctrl-D; also the end of the input
+_QUIT: Final = frozenset({"q", "Q", _END})
+_CHARTS: Final = (
+    ("pages/s", "pages", 1.0), ("new URLs/s", "new_urls", 1.0), ("Mbit/s", "bytes", 8e-6),
+    ("failed/s", "failed", 1.0),
+)  # fmt: skip
+
+
+class _Screen:
+    """What is shown of *view*: the last good values, and the last error."""
+
+    def __init__(self, view: View) -> None:
+        self._view = view
+        self._overview = view.overview()
+        self._series = self._read_series()
+        self._trouble = ""
+
+    def poll(self) -> None:
+        try:
+            self._overview, self._series = self._view.overview(), self._read_series()
+            self._trouble = ""
+        except JobError as error:
+            self._trouble = str(error)
+
+    def _read_series(self) -> Rows:
+        now = time.time()
+        return self._view.series(now - _SPAN, now, _POINTS)
+
+    def content(self) -> RenderableType:
+        from rich.console import Group
+        from rich.text import Text
+
+        shown = self._overview
+        style = "bold" if shown["healthy"] and not self._trouble else "bold red"
+        name = printable(str(shown["crawl"] or shown["spider"]))
+        parts: list[RenderableType] = [
+            Text(f"{name}  {printable(str(shown['job']))}", style="dim", overflow="ellipsis",
+                 no_wrap=True),
+            Text(printable(self._trouble or str(shown["words"])), style=style), "",
+            self._figures(), "", self._charts(), "", self._waits(),
+        ]  # fmt: skip
+        if shown["agents"]:
+            parts += ["", self._agents()]
+        parts.append(Text(f"\n{time.strftime('%H:%M:%S')}  q quits", style="dim"))
+        return Group(*parts)
+
+    def _figures(self) -> Table:
+        counters, gauges = self._overview["counters"], self._overview["gauges"]
+        table = _grid(5)
+        table.add_row(
+            "pages", _count(counters.get("pages")), "", "to go", _count(gauges.get("pending")))
+        table.add_row(
+            "failed", _count(counters.get("failed")), "", "end", self._overview["end"]["text"])
+        table.add_row(
+            "under way", _count(gauges.get("under_way")), "", "memory",
+            _size(gauges.get("memory")))  # fmt: skip
+        table.add_row(
+            "hosts in memory", _count(gauges.get("hosts")), "", "disk free",
+            _size(gauges.get("disk_free")))  # fmt: skip
+        return table
+
+    def _charts(self) -> Table:
+        table = _grid(3)
+        for title, name, unit in _CHARTS:
+            values = [value * unit for value in self._series.rate(name).tolist()]
+            now = self._overview["rates"].get(name, 0.0) * unit
+            table.add_row(title, f"{now:,.1f}", _spark(values))
+        return table
+
+    def _waits(self) -> Table:
+        waits = sorted(self._overview["waits"], key=lambda row: -row["hosts"])[:_ROWS]
+        errors = _greatest(self._overview["counters"], "errors.")
+        table = _table("waiting hosts", "hosts", "next in", "failures", "URLs")
+        for number in range(max(len(waits), len(errors), 1)):
+            cells = ["", "", "", "", ""]
+            if number < len(waits):
+                row = waits[number]
+                soon = "" if row["next"] is None else display_duration(row["next"])
+                cells[:3] = [printable(row["reason"]), f"{row['hosts']:,}", soon]
+            if number < len(errors):
+                event, count = errors[number]
+                cells[3:] = [printable(event).replace("_", " "), f"{count:,.0f}"]
+            table.add_row(*cells)
+        return table
+
+    def _agents(self) -> Table:
+        table = _table("agent", "state", "pages", "pages/s", "share", "to go", "memory")
+        agents = sorted(self._overview["agents"], key=lambda row: -(row["rate"] or 0))
+        for row in agents[: 2 * _ROWS]:
+            share = "" if row["share"] is None else f"{row['share']:.0%}"
+            table.add_row(
+                printable(row["name"]), printable(row["state"]), _count(row["pages"]),
+                f"{row['rate'] or 0:,.1f}", share, _count(row["pending"]), _size(row["memory"]),
+            )  # fmt: skip
+        return table
+
+
+def _grid(columns: int) -> Table:
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2))
+    for number in range(columns):
+        table.add_column(justify="right" if number == 1 else "left", no_wrap=True)
+    return table
+
+
+def _table(*columns: str) -> Table:
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    for column in columns:
+        words = column in ("waiting hosts", "failures", "agent", "state")
+        table.add_column(column, justify="left" if words else "right", no_wrap=True)
+    return table
+
+
+def _greatest(counters: Mapping[str, float], prefix: str) -> list[tuple[str, float]]:
+    found = [(name.removeprefix(prefix), value) for name, value in counters.items()
+             if name.startswith(prefix) and value]  # fmt: skip
+    return sorted(found, key=lambda each: -each[1])[:_ROWS]
+
+
+def _spark(values: list[float]) -> str:
+    """A character for each value, as high as it is; a blank where it is not known."""
+    known = [value for value in values if value == value]
+    highest = max(known, default=0.0) or 1.0
+    steps = len(_BLOCKS) - 2
+    return "".join(
+        _BLOCKS[0] if value != value else _BLOCKS[1 + round(value / highest * steps)]
+        for value in values
+    )
+
+
+def _count(value: Any) -> str:
+    return "-" if value is None else f"{value:,.0f}"
+
+
+def _size(value: Any) -> str:
+    return "-" if value is None else f"{value / 1e6:,.0f} MB"
+
+
+def _run(call: verb.Invocation) -> int:
+    try:
+        from rich.console import Console
+        from rich.live import Live
+    except ImportError:
+        raise UsageError(
+            "top needs the package rich: pip install 'scrapy-spider-suite[dashboard]'",
+            print_help=False,
+        ) from None
+    # With numpy: crawls load the modules of all verbs.
+    from scrapy_spider_suite.operate.crawl_view import open_view
+
+    view = open_view(str(call.jobdir), call.settings)
+    if call.json:
+        call.facts(view.overview())
+        return 0
+    screen = _Screen(view)
+    if not sys.stdout.isatty():
+        Console(width=_WIDTH).print(screen.content())
+        return 0
+    with suppress(KeyboardInterrupt), _pressed_keys() as pressed, Live(
+        screen.content(), screen=True, auto_refresh=False
+    ) as live:
+        while pressed(_PERIOD) not in _QUIT:
+            screen.poll()
+            live.update(screen.content(), refresh=True)
+    return 0
+
+
+@contextmanager
+def _pressed_keys() -> Iterator[Callable[[float], str]]:
+    """A function that returns the next key, or "" after so many seconds."""
+    if not sys.stdin.isatty():
+        yield _no_key
+        return
+    terminal = sys.stdin.fileno()
+    before = termios.tcgetattr(terminal)
+
+    def pressed(seconds: float) -> str:
+        if not select.select([terminal], [], [], seconds)[0]:
+            return ""
+        return os.read(terminal, 1).decode("latin-1") or _END
+
+    try:
+        tty.setcbreak(terminal)
+        yield pressed
+    finally:
+        termios.tcsetattr(terminal, termios.TCSADRAIN, before)
+
+
+def _no_key(seconds: float) -> str:
+    time.sleep(seconds)
+    return ""
+
+
+VERBS = (
+    verb.JobVerb(
+        "top", "the crawl in a terminal, live: rates, queue, waits, failures, agents",
+        run=_run,
+        about=(
+            "It shows what the page of `scrapy dashboard` shows first, and asks once a second.\n"
+            "q ends it. Charts are of the last ten minutes. Without a terminal it prints once."
+        ),
+        examples=("top -j crawls/news", "top -j redis://localhost/0 --crawl news"),
+    ),
+)  # fmt: skip
