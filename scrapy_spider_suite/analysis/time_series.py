@@ -372,6 +372,10 @@ def _read_rows(path: Path, start: float, end: float) -> tuple[Array, Columns]:
     return np.empty((0, _FACTS)), Columns((), ())
 
 
+POINTS_MAX: Final = 20_000
+_AHEAD: Final = 86_400.0  # seconds from now to the latest row that is read
+
+
 class SeriesReader:
     """Reads the series in *folder*, also while they are written."""
 
@@ -379,14 +383,16 @@ class SeriesReader:
         self._folder = folder
 
     def read(self, start: float, end: float, points: int) -> Rows:
-        """The series from *start* to *end* in *points* rows or fewer.
+        """The series from *start* to *end* in *points* rows or fewer, and the row around *start*.
 
         They come from the finest tier that still has *start*. Without a folder nothing is known.
         """
-        start, end = max(0.0, start), min(end, _LATEST)
+        start, end = max(0.0, start), min(end, time.time() + _AHEAD)
+        points = min(points, POINTS_MAX)
         tier = self._finest(start)
-        rows, columns = _read_rows(self._folder / tier.name, start // tier.width * tier.width, end)
-        return merge_rows(rows, columns, tier, start, end, points)
+        width = row_width(tier, start, end, points)
+        rows, columns = _read_rows(self._folder / tier.name, start // width * width, end)
+        return merge_rows(rows, columns, width, start, end)
 
     def _finest(self, start: float) -> Tier:
         now = time.time()
@@ -404,16 +410,26 @@ def finest_tier(start: float, newest: float) -> Tier:
     return TIERS[-1]
 
 
-def merge_rows(
-    rows: Array, columns: Columns, tier: Tier, start: float, end: float, points: int
-) -> Rows:
-    """Merge neighbours among the *rows* of a *tier*, to *points* rows at most."""
-    number, count = 0, points + 1
-    while count > max(1, points):
-        number = max(number + 1, int((end - start) / tier.width / max(1, points)))
-        width = number * tier.width
-        first = start // width * width
-        count = max(0, math.ceil((end - first) / width))
+_WIDTHS: Final = (
+    1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 10_800, 21_600, 43_200,
+    86_400,
+)  # fmt: skip
+"""Seconds of merged rows: while time goes by, rows begin at the same times."""
+
+
+def row_width(tier: Tier, start: float, end: float, points: int) -> int:
+    """Seconds of a row when neighbours of *tier* are merged; see `SeriesReader.read`."""
+    wanted = (end - start) / max(1, points)
+    for width in _WIDTHS:
+        if width >= wanted and width % tier.width == 0:
+            return width
+    return math.ceil(wanted / _WIDTHS[-1]) * _WIDTHS[-1]
+
+
+def merge_rows(rows: Array, columns: Columns, width: int, start: float, end: float) -> Rows:
+    """Merge *rows* to rows of *width* seconds, from that around *start* to *end*."""
+    first = start // width * width
+    count = max(0, math.ceil((end - first) / width))
     groups = ((rows[:, 0] - first) // width).astype(np.int64)
     times = first + width * np.arange(count, dtype=np.float64)
     return Rows(times, width, columns, columns.add_up(rows, groups, count))

@@ -180,10 +180,7 @@ class Pulses:
 
     def facts(self) -> dict[str, Any]:
         """The last pulse as JSON, with rates of the last minute and the time to the end."""
-        trend, seconds = self.pace.seconds_left()
-        cap, until_cap = min(self._until_caps(), key=lambda each: each[1], default=("", math.inf))
-        if until_cap < (math.inf if seconds is None else seconds):
-            trend, seconds = cap, until_cap
+        trend, seconds = self.time_left()
         gauges = zip(COLUMNS.gauges, self.gauges.tolist(), strict=True)
         return {
             "when": self.when,
@@ -192,6 +189,14 @@ class Pulses:
             "rates": self.pace.rates(),
             "end": {"trend": trend, "seconds": seconds},
         }  # fmt: skip
+
+    def time_left(self) -> tuple[str, float | None]:
+        """As `Pace.seconds_left`; the name of a cap in place of the trend if it comes first."""
+        trend, seconds = self.pace.seconds_left()
+        cap, until_cap = min(self._until_caps(), key=lambda each: each[1], default=("", math.inf))
+        if until_cap < (math.inf if seconds is None else seconds):
+            return cap, until_cap
+        return trend, seconds
 
     def _until_caps(self) -> Iterator[tuple[str, float]]:
         """The caps of the crawl by their names, and seconds until each is reached."""

@@ -22,20 +22,18 @@ from scrapy_spider_suite.analysis import search
 from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
 from scrapy_spider_suite.analysis.link_stats import LinkStats, degree_counts
 from scrapy_spider_suite.analysis.time_series import Rows, SeriesReader
-from scrapy_spider_suite.crawl.gate import CAP_UNITS
 from scrapy_spider_suite.crawl.pulse import PULSE, RATES, SERIES_FOLDER
 from scrapy_spider_suite.errors import JobError, PackError, SearchError
 from scrapy_spider_suite.fetch import fetch_log
 from scrapy_spider_suite.fetch.resolver import server_names
 from scrapy_spider_suite.operate import alerts, verb
 from scrapy_spider_suite.operate.job_target import OPERATOR
-from scrapy_spider_suite.operate.judge import display_duration
+from scrapy_spider_suite.operate.judge import display_duration, end_in_words
 from scrapy_spider_suite.operate.verbs import find_verb
 from scrapy_spider_suite.operate.verbs.status import host_rows
 from scrapy_spider_suite.packs.reader import Packs
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.settings.declarations import setting_name
 from scrapy_spider_suite.settings.values import REDIS_SCHEMES
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.store.job_reader import CrawlState, StoreReader, read_status, state_of
@@ -255,6 +253,7 @@ def make_overview(status: Mapping[str, Any], state: CrawlState, now: float) -> O
     trend, seconds = str(end.get("trend", "")), end.get("seconds")
     found: Overview = {
         "crawl": "", "state": state.value, "alerts": [],
+        "paused": state.running and bool(status.get("pauses")),
         "when": status.get("when") or status.get("started") or now,
         "started": status.get("started"), "ended": status.get("ended"),
         "counters": counters or {"pages": status.get("done", 0), "failed": status.get("failed", 0)},
@@ -286,18 +285,6 @@ def numbers(found: object) -> dict[str, float]:
         str(name): value for name, value in found.items()
         if isinstance(value, int | float) and math.isfinite(value)
     }  # fmt: skip
-
-
-def end_in_words(trend: str, seconds: float | None) -> str:
-    """When the crawl ends, by `Pace.seconds_left` or by a cap; *seconds* None: not known."""
-    if trend == "grows":
-        return "the queue grows"
-    if trend == "empty":
-        return "the queue is empty"
-    if seconds is None:
-        return "no end in sight"
-    by = f", by {setting_name(trend)}" if trend in CAP_UNITS else ""
-    return f"about {display_duration(seconds)}{by}"
 
 
 def _state_in_words(
