@@ -37,6 +37,8 @@ class Command(base.VerbCommand):
         from scrapy_spider_suite.operate.verb import JobVerb
 
         assert isinstance(verb, JobVerb)
+        if call.crawl:
+            call.settings.set("SUITE_CRAWL_NAME", call.crawl, priority="cmdline")
         if verb.run is not None:
             return verb.run(call)
         own = LocalRedis.find(call.jobdir)

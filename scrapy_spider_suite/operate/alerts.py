@@ -74,7 +74,7 @@ class _Window:
 
 
 def _stalled(overview: Mapping[str, Any], window: _Window) -> str:
-    if overview["paused"] or window.cover() < _LEAST_COVER or window.attempts():
+    if overview.get("paused") or window.cover() < _LEAST_COVER or window.attempts():
         return ""
     ready = sum(row["hosts"] for row in overview["waits"] if row["reason"] == WaitReason.READY)
     if not ready:
