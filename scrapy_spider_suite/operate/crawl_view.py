@@ -27,10 +27,9 @@ from scrapy_spider_suite.errors import JobError, PackError, SearchError
 from scrapy_spider_suite.fetch import fetch_log
 from scrapy_spider_suite.fetch.resolver import server_names
 from scrapy_spider_suite.operate import alerts, verb
+from scrapy_spider_suite.operate.explanations import explain_host, explain_url, host_rows
 from scrapy_spider_suite.operate.job_target import OPERATOR
 from scrapy_spider_suite.operate.judge import display_duration, end_in_words
-from scrapy_spider_suite.operate.verbs import find_verb
-from scrapy_spider_suite.operate.verbs.status import host_rows
 from scrapy_spider_suite.packs.reader import Packs
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.runtime.text import counted
@@ -137,17 +136,17 @@ class CrawlView:
         return heapq.nlargest(limit, rows, key=lambda row: float(str(row["seconds"])))
 
     def why(self, target: str) -> list[dict[str, Any]]:
-        why = find_verb("why")
-        assert why is not None
-        look = why.look
-        assert look is not None
         try:
             subject = target if "://" in target else verb.host_argument(target)
         except argparse.ArgumentTypeError as error:
             raise JobError(str(error)) from None
-        options = argparse.Namespace(subject=subject)
-        call = verb.Invocation(str(self._jobdir), True, self._settings, options)
-        return _store_errors(lambda: list(look(call, verb.Question())))
+        explain = explain_url if "://" in target else explain_host
+
+        def read() -> list[dict[str, Any]]:
+            with self._reader() as reader:
+                return [explain(self._settings, reader, subject)]
+
+        return _store_errors(read)
 
     def pages(self, limit: int) -> list[dict[str, Any]]:
         fetches = (each for each in self._recent_fetches() if not each.remarks)
@@ -314,7 +313,7 @@ def _state_in_words(
         return "", "The crawl is stopping."
     rate, pending = found["rates"]["pages"], int(found["gauges"]["pending"])
     left = f"{counted(pending, 'URL')} to go ({found['end']['text'] or 'no end in sight'})"
-    return "", f"The crawl runs well: {rate:,.1f} pages/s, {left}."
+    return "", f"The crawl runs well: it fetches {rate:,.1f} a second, {left}."
 
 
 def add_alerts(found: Overview, recent: Rows) -> None:
