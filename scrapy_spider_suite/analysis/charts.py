@@ -10,6 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from itertools import groupby
 
+from scrapy_spider_suite.runtime.text import printable
+
 Points = Sequence[tuple[float, float]]
 """Pairs of x and y; a y that is not finite interrupts the line."""
 Lines = Mapping[str, Points]
@@ -17,6 +19,7 @@ Lines = Mapping[str, Points]
 COLOURS = ("#1b6ca8", "#c2571a", "#3a7d44", "#7b4b94", "#8a6d00", "#b0305c")
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 4")
 WIDTH, HEIGHT = 360, 200
+_BARS_WIDTH = 480
 _FONT = 11
 _LETTER = 6.1  # pixels of a mean letter of that size
 _LEFT, _RIGHT, _BELOW, _LINE = 48, 12, 34, 15
@@ -70,7 +73,7 @@ def bar_chart(title: str, bars: Sequence[tuple[str, float, str]]) -> str:
     longest = max((value for _, value, _ in bars), default=0.0) or 1.0
     label_width = max((len(label) for label, _, _ in bars), default=0) * _LETTER + 6
     text_width = max((len(text) for _, _, text in bars), default=0) * _LETTER + 12
-    room = max(60.0, 2 * WIDTH - label_width - text_width)
+    room = max(60.0, _BARS_WIDTH - label_width - text_width)
     parts = [_text(0, 14, title, bold=True)]
     for number, (label, value, shown) in enumerate(bars):
         top = 24 + number * 18
@@ -193,13 +196,14 @@ def _stroke(number: int) -> str:
 def _text(x: float, y: float, text: str, *, anchor: str = "start", bold: bool = False) -> str:
     weight = ' font-weight="bold"' if bold else ""
     place = f'x="{x:.0f}" y="{y:.0f}" text-anchor="{anchor}"'
-    return f'<text {place} fill="{_INK}"{weight}>{escape(text)}</text>'
+    return f'<text {place} fill="{_INK}"{weight}>{escape(printable(text))}</text>'
 
 
 def _svg(parts: Sequence[str], width: float, height: float, title: str) -> str:
+    label = escape(printable(title))
     head = (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width:.0f} {height:.0f}" '
-        f'width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{escape(title)}" '
+        f'width="{width:.0f}" height="{height:.0f}" role="img" aria-label="{label}" '
         f'font-family="sans-serif" font-size="{_FONT}">'
         '<rect width="100%" height="100%" fill="white"/>'
     )

@@ -114,8 +114,8 @@ def _skew(overview: Mapping[str, Any], window: _Window) -> str:
         expected = sum(rates) * share / sum(shares)
         if rate > _SKEW * expected or rate * _SKEW < expected:
             return (
-                f"{agent['name']} fetches {rate:.3g} pages a second, and its share of the crawl "
-                f"is {expected:.3g}"
+                f"{agent['name']} has a rate of {rate:,.1f}/s, and {expected:,.1f}/s would be its "
+                "share of the crawl"
             )
     return ""
 

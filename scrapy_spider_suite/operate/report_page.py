@@ -27,6 +27,7 @@ Table = Sequence[Mapping[str, Any]]
 _POINTS: Final = 200  # most values of a line
 _LINES_MAX: Final = 6  # most reasons or events of a chart
 _TEXT_MAX: Final = 120  # characters of a value
+_NAME_MAX: Final = 40  # characters of the name of a crawl
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +57,7 @@ class CrawlReport:
     def name(self) -> str:
         job = str(self.overview["job"])
         short = job if "://" in job else PurePath(job).name
-        return printable(str(self.overview["crawl"] or short))
+        return printable(str(self.overview["crawl"] or short))[:_NAME_MAX]
 
 
 def render_page(crawls: Sequence[CrawlReport]) -> str:
@@ -371,12 +372,12 @@ th, td {{ text-align: left; padding: .15rem .9rem .15rem 0; border-bottom: 1px s
   vertical-align: top; overflow-wrap: anywhere; }}
 th {{ font-weight: 600; }}
 .n {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }}
-small {{ color: #555; font-size: .85rem; }}
+small {{ color: #555; font-size: .85em; }}
 @media print {{
   @page {{ size: A4; margin: 14mm; }}
   body {{ font-size: 10.5px; max-width: none; padding: 0; }}
   figure, tr {{ break-inside: avoid; }}
   h2, caption {{ break-after: avoid; }}
-  figure svg {{ max-width: 88mm; }}
+  svg[width="360"] {{ max-width: 88mm; }}
 }}
 </style></head><body>"""
