@@ -370,6 +370,7 @@ table {{ border-collapse: collapse; margin: 0 2rem 1rem 0; display: inline-table
 caption {{ text-align: left; font-weight: 600; padding: .3rem 0; }}
 th, td {{ text-align: left; padding: .15rem .9rem .15rem 0; border-bottom: 1px solid #eee;
   vertical-align: top; overflow-wrap: anywhere; }}
+td:first-child {{ overflow-wrap: break-word; }}
 th {{ font-weight: 600; }}
 .n {{ text-align: right; font-variant-numeric: tabular-nums; white-space: nowrap; }}
 small {{ color: #555; font-size: .85em; }}
