@@ -169,16 +169,25 @@ class OpenRows:
     may belong to an earlier row after a start, or after the clock was set back.
     """
 
-    def __init__(self, columns: Columns, load: Callable[[int, float], Array | None]) -> None:
+    def __init__(
+        self, columns: Columns, load: Callable[[int, float], Array | None],
+        tiers: Sequence[Tier] = TIERS,
+    ) -> None:  # fmt: skip
         self._columns = columns
         self._load = load
-        self._rows: list[Array | None] = [None] * len(TIERS)
+        self._tiers = tiers
+        self._rows: list[Array | None] = [None] * len(tiers)
+
+    def has(self, tier: Tier, when: float) -> bool:
+        """Whether the row of *tier* for a pulse of *when* is open."""
+        row = self._rows[self._tiers.index(tier)]
+        return row is not None and bool(row[0] == when // tier.width * tier.width)
 
     def add(self, when: float, seconds: float, increase: Array, gauges: Array) -> list[Array]:
         """Add a pulse; return the changed row of each tier, which later calls may change."""
         pulse = self._columns.pulse_row(when, seconds, increase, gauges)
         changed = []
-        for number, tier in enumerate(TIERS):
+        for number, tier in enumerate(self._tiers):
             start, row = when // tier.width * tier.width, self._rows[number]
             if row is None or row[0] != start:
                 row = self._load(number, start)
@@ -402,12 +411,12 @@ class SeriesReader:
         return finest_tier(start, now)
 
 
-def finest_tier(start: float, newest: float) -> Tier:
+def finest_tier(start: float, newest: float, tiers: Sequence[Tier] = TIERS) -> Tier:
     """The finest tier that still has *start* when its *newest* row begins then."""
-    for tier in TIERS:
+    for tier in tiers:
         if start > newest - tier.width * tier.kept:
             return tier
-    return TIERS[-1]
+    return tiers[-1]
 
 
 _WIDTHS: Final = (

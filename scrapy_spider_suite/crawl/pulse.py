@@ -121,6 +121,7 @@ class Pulses:
         self._second = int(time.time())
         self._taken = crawl.now()  # the end of the time that pulses cover
         self._last = self._read_counters()
+        self.counted = np.zeros(len(self._last))  # the increase since the start of the process
         self.totals = _totals_so_far(crawl, self._last)
         self.gauges = self._read_gauges(time.time())
         self.when = time.time()
@@ -147,6 +148,7 @@ class Pulses:
         increase = np.maximum(counters - self._last, 0.0)
         seconds, self._taken = now - self._taken, now
         self._second, self._last, self.when = int(wall), counters, wall
+        self.counted = self.counted + increase
         self.totals = self.totals + increase
         self.gauges = self._read_gauges(wall)
         self._note_pace()
