@@ -93,9 +93,13 @@ def _states(reports: _Reports) -> Iterator[str]:
     for name, report in reports.items():
         overview = report.overview
         who = f"<b>{escape(name)}</b>: " if len(reports) > 1 else ""
-        alerts = "".join(f" <b>{_cell(each['text'])}</b>." for each in overview["alerts"])
         job = f"Job {_cell(overview['job'])}, {_utc(time.time())}"
-        yield f"<p>{who}{_cell(overview['words'])}{alerts}<br><small>{job}</small></p>"
+        yield f"<p>{who}{_cell(overview['words'])}<br><small>{job}</small></p>"
+
+
+def _of(reports: _Reports, name: str) -> str:
+    """The name of a crawl behind a title; "" where there is but one."""
+    return f" of {name}" if len(reports) > 1 else ""
 
 
 def _summary(reports: _Reports) -> Iterator[str]:
@@ -120,13 +124,9 @@ def _speed(report: CrawlReport) -> float:
 def _places(report: CrawlReport) -> str:
     """How many processes fetch, and how many requests each may have under way."""
     agents = len(report.overview["agents"]) or 1
-    places = _setting(report, "CONCURRENT_REQUESTS")
-    return f"{counted(agents, 'process', 'processes')} of {places}" if places else str(agents)
-
-
-def _setting(report: CrawlReport, name: str) -> str:
-    found = (row["value"] for row in report.table("settings") if row["name"] == name)
-    return str(next(found, ""))
+    settings = {row["name"]: row["value"] for row in report.table("settings")}
+    places = settings.get("CONCURRENT_REQUESTS")
+    return counted(agents, "process", "processes") + (f" of {places}" if places else "")
 
 
 _Facts = Mapping[str, Any]
@@ -166,7 +166,7 @@ def _rates(reports: _Reports) -> Iterator[str]:
     for title, measure in _MEASURES.items():
         yield chart(title, {name: (name, measure(each.rows)) for name, each in reports.items()})
     for name, report in reports.items():
-        by = f" of {name}, by" if len(reports) > 1 else ", by"
+        by = f"{_of(reports, name)}, by"
         waiting = _greatest(report.rows.columns.gauges, "waiting.", report.rows.mean)
         errors = _greatest(report.rows.columns.counters, "errors.", report.rows.rate)
         for title, lines in (
@@ -248,11 +248,10 @@ _HOST_COLUMNS: Final = ("host", "done", "failed", "pending", "attempts", "given_
 
 def _hosts(reports: _Reports) -> Iterator[str]:
     for name, report in reports.items():
-        of = f" of {name}" if len(reports) > 1 else ""
         for title, table in (("with most pages", "hosts"), ("with most failures", "failing")):
             rows = [[row.get(column) for column in _HOST_COLUMNS] for row in report.table(table)]
             if rows:
-                yield _table(_HOST_COLUMNS, rows, f"Hosts{of} {title}")
+                yield _table(_HOST_COLUMNS, rows, f"Hosts{_of(reports, name)} {title}")
 
 
 _PAUSE_COLUMNS: Final = (
@@ -274,8 +273,8 @@ def _politeness(reports: _Reports) -> Iterator[str]:
             bars = [(f"{low:g} to {high:g} s" if high else f"{low:g} s or more", n, f"{n:,}")
                     for low, high, n in zip(EDGES, (*EDGES[1:], 0.0), row["classes"], strict=True)
                     if n]  # fmt: skip
-            of = f" of {name}" if len(reports) > 1 else ""
-            yield _figure(bar_chart(f"Pauses between requests to {row['of']}{of}", bars))
+            title = f"Pauses between requests to {row['of']}{_of(reports, name)}"
+            yield _figure(bar_chart(title, bars))
     yield (
         "<p><small>From the end of a request to the start of the next one to the same host, or "
         "address, in the latest lines of the fetch log. Overrides, SUITE_HOST_CONCURRENCY and "

@@ -34,7 +34,6 @@ def report(series: Rows | None = None, text: str = "news", **tables: Any) -> Cra
     """A crawl whose every text is *text*."""
     overview = {
         "job": text, "crawl": text, "words": text, "ended": 1_795_900_100, "agents": [],
-        "alerts": [{"name": "disk", "text": text}],
     }  # fmt: skip
     given = {
         "crawl": [{**FACTS, "spider": text}], "outcomes": [{"event": text, "urls": 5}],

@@ -8,7 +8,7 @@ import sys
 import termios
 import time
 import tty
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from rich.console import RenderableType
     from rich.table import Table
 
-    from scrapy_spider_suite.analysis.time_series import Rows
     from scrapy_spider_suite.operate.crawl_view import View
 
 _BLOCKS: Final = " ▁▂▃▄▅▆▇█"
@@ -45,20 +44,20 @@ class _Screen:
 
     def __init__(self, view: View) -> None:
         self._view = view
-        self._overview = view.overview()
-        self._series = self._read_series()
         self._trouble = ""
+        self._read()
 
     def poll(self) -> None:
         try:
-            self._overview, self._series = self._view.overview(), self._read_series()
+            self._read()
             self._trouble = ""
         except JobError as error:
             self._trouble = str(error)
 
-    def _read_series(self) -> Rows:
+    def _read(self) -> None:
         now = time.time()
-        return self._view.series(now - _SPAN, now, _POINTS)
+        self._overview = self._view.overview()
+        self._series = self._view.series(now - _SPAN, now, _POINTS)
 
     def content(self) -> RenderableType:
         from rich.console import Group
@@ -66,92 +65,75 @@ class _Screen:
 
         shown = self._overview
         style = "bold" if shown["healthy"] and not self._trouble else "bold red"
-        name = printable(str(shown["crawl"] or shown["spider"]))
+        name = printable(f"{shown['crawl'] or shown['spider']}  {shown['job']}")
         parts: list[RenderableType] = [
-            Text(f"{name}  {printable(str(shown['job']))}", style="dim", overflow="ellipsis",
-                 no_wrap=True),
+            Text(name, style="dim", overflow="ellipsis", no_wrap=True),
             Text(printable(self._trouble or str(shown["words"])), style=style), "",
-            self._figures(), "", self._charts(), "", self._waits(),
+            self._figures(), "", self._charts(),
         ]  # fmt: skip
-        if shown["agents"]:
-            parts += ["", self._agents()]
+        for table in (self._waits(), self._failures(), self._agents()):
+            if table.row_count:
+                parts += ["", table]
         parts.append(Text(f"\n{time.strftime('%H:%M:%S')}  q quits", style="dim"))
         return Group(*parts)
 
     def _figures(self) -> Table:
         counters, gauges = self._overview["counters"], self._overview["gauges"]
-        table = _grid(5)
-        table.add_row(
-            "pages", _count(counters.get("pages")), "", "to go", _count(gauges.get("pending")))
-        table.add_row(
-            "failed", _count(counters.get("failed")), "", "end", self._overview["end"]["text"])
-        table.add_row(
-            "under way", _count(gauges.get("under_way")), "", "memory",
-            _size(gauges.get("memory")))  # fmt: skip
-        table.add_row(
-            "hosts in memory", _count(gauges.get("hosts")), "", "disk free",
-            _size(gauges.get("disk_free")))  # fmt: skip
-        return table
+        rows = (
+            ("pages", _count(counters.get("pages")), "to go", _count(gauges.get("pending"))),
+            ("failed", _count(counters.get("failed")), "end", self._overview["end"]["text"]),
+            ("under way", _count(gauges.get("under_way")), "memory", _size(gauges.get("memory"))),
+            ("hosts", _count(gauges.get("hosts")), "disk free", _size(gauges.get("disk_free"))),
+        )  # fmt: skip
+        return _table(("", "-", "", ""), rows)
 
     def _charts(self) -> Table:
-        table = _grid(3)
-        for title, name, unit in _CHARTS:
-            values = [value * unit for value in self._series.rate(name).tolist()]
-            now = self._overview["rates"].get(name, 0.0) * unit
-            table.add_row(title, f"{now:,.1f}", _spark(values))
-        return table
+        rates = self._overview["rates"]
+        return _table(("", "-", ""), (
+            (title, f"{rates.get(name, 0.0) * unit:,.1f}", _spark(self._series.rate(name).tolist()))
+            for title, name, unit in _CHARTS
+        ))  # fmt: skip
 
     def _waits(self) -> Table:
-        waits = sorted(self._overview["waits"], key=lambda row: -row["hosts"])[:_ROWS]
-        errors = _greatest(self._overview["counters"], "errors.")
-        table = _table("waiting hosts", "hosts", "next in", "failures", "URLs")
-        for number in range(max(len(waits), len(errors), 1)):
-            cells = ["", "", "", "", ""]
-            if number < len(waits):
-                row = waits[number]
-                soon = "" if row["next"] is None else display_duration(row["next"])
-                cells[:3] = [printable(row["reason"]), f"{row['hosts']:,}", soon]
-            if number < len(errors):
-                event, count = errors[number]
-                cells[3:] = [printable(event).replace("_", " "), f"{count:,.0f}"]
-            table.add_row(*cells)
-        return table
+        waits = sorted(self._overview["waits"], key=lambda row: -row["hosts"])
+        return _table(("waiting hosts", "-", "-next in"), (
+            (row["reason"], f"{row['hosts']:,}",
+             "" if row["next"] is None else display_duration(row["next"]))
+            for row in waits[:_ROWS]
+        ))  # fmt: skip
+
+    def _failures(self) -> Table:
+        counters = self._overview["counters"]
+        found = [each for each in counters.items() if each[0].startswith("errors.") and each[1]]
+        found.sort(key=lambda each: -each[1])
+        return _table(("failures", "-"), (
+            (name.removeprefix("errors.").replace("_", " "), _count(count))
+            for name, count in found[:_ROWS]
+        ))  # fmt: skip
 
     def _agents(self) -> Table:
-        table = _table("agent", "state", "pages", "pages/s", "share", "to go", "memory")
         agents = sorted(self._overview["agents"], key=lambda row: -(row["rate"] or 0))
-        for row in agents[: 2 * _ROWS]:
-            share = "" if row["share"] is None else f"{row['share']:.0%}"
-            table.add_row(
-                printable(row["name"]), printable(row["state"]), _count(row["pages"]),
-                f"{row['rate'] or 0:,.1f}", share, _count(row["pending"]), _size(row["memory"]),
-            )  # fmt: skip
-        return table
+        columns = ("agent", "state", "-pages", "-pages/s", "-share", "-to go", "-memory")
+        return _table(columns, (
+            (row["name"], row["state"], _count(row["pages"]), f"{row['rate'] or 0:,.1f}",
+             "" if row["share"] is None else f"{row['share']:.0%}", _count(row["pending"]),
+             _size(row["memory"]))
+            for row in agents[: 2 * _ROWS]
+        ))  # fmt: skip
 
 
-def _grid(columns: int) -> Table:
+def _table(columns: Iterable[str], rows: Iterable[Iterable[str]]) -> Table:
+    """A table; a column that begins with - has numbers. Without titles it has no head."""
     from rich.table import Table
 
-    table = Table.grid(padding=(0, 2))
-    for number in range(columns):
-        table.add_column(justify="right" if number == 1 else "left", no_wrap=True)
-    return table
-
-
-def _table(*columns: str) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0), header_style="bold")
+    table = Table(box=None, padding=(0, 3, 0, 0), header_style="bold", pad_edge=False,
+                  show_header=any(column.strip("-") for column in columns))  # fmt: skip
     for column in columns:
-        words = column in ("waiting hosts", "failures", "agent", "state")
-        table.add_column(column, justify="left" if words else "right", no_wrap=True)
+        justify: Any = "right" if column.startswith("-") else "left"
+        table.add_column(column.removeprefix("-"), justify=justify, no_wrap=True)
+    for row in rows:
+        table.add_row(*map(printable, row))
     return table
-
-
-def _greatest(counters: Mapping[str, float], prefix: str) -> list[tuple[str, float]]:
-    found = [(name.removeprefix(prefix), value) for name, value in counters.items()
-             if name.startswith(prefix) and value]  # fmt: skip
-    return sorted(found, key=lambda each: -each[1])[:_ROWS]
 
 
 def _spark(values: list[float]) -> str:
@@ -190,7 +172,7 @@ def _run(call: verb.Invocation) -> int:
         call.facts(view.overview())
         return 0
     screen = _Screen(view)
-    if not sys.stdout.isatty():
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
         Console(width=_WIDTH).print(screen.content())
         return 0
     with suppress(KeyboardInterrupt), _pressed_keys() as pressed, Live(
@@ -205,9 +187,6 @@ def _run(call: verb.Invocation) -> int:
 @contextmanager
 def _pressed_keys() -> Iterator[Callable[[float], str]]:
     """A function that returns the next key, or "" after so many seconds."""
-    if not sys.stdin.isatty():
-        yield _no_key
-        return
     terminal = sys.stdin.fileno()
     before = termios.tcgetattr(terminal)
 
@@ -221,11 +200,6 @@ def _pressed_keys() -> Iterator[Callable[[float], str]]:
         yield pressed
     finally:
         termios.tcsetattr(terminal, termios.TCSADRAIN, before)
-
-
-def _no_key(seconds: float) -> str:
-    time.sleep(seconds)
-    return ""
 
 
 VERBS = (
