@@ -50,6 +50,11 @@ def is_loopback(host: str) -> bool:
         return host == "localhost"
 
 
+def header_of(request: Request, name: str) -> str | None:
+    value: bytes | None = request.getHeader(name.encode())
+    return None if value is None else value.decode("latin-1")
+
+
 class Access:
     """Two tokens, and the cookies that stand for them until the server ends.
 
@@ -67,7 +72,7 @@ class Access:
 
     def right_of(self, request: Request) -> Right:
         """The right that the cookie or the bearer token of *request* gives."""
-        scheme, _, token = (request.getHeader("authorization") or "").partition(" ")
+        scheme, _, token = (header_of(request, "authorization") or "").partition(" ")
         by_token = self.right_of_token(token) if scheme.lower() == "bearer" else Right.NONE
         cookie = (request.getCookie(self._name(request)) or b"").decode("latin-1")
         by_cookie = _right_of_secret(cookie, self._cookies)
@@ -87,14 +92,14 @@ class Access:
         A name that is rebound to this address (DNS rebinding) shows in Host. With a token it may be
         any: cookies are bound to the name, and no other site knows the token.
         """
-        host = request.getHeader("host") or ""
+        host = header_of(request, "host") or ""
         try:
             name = urlsplit(f"//{host}").hostname or ""
         except ValueError:
             name = ""
         if self.everybody and not is_loopback(name):
             return "the name of this server in the address is none of loopback"
-        origin = request.getHeader("origin")
+        origin = header_of(request, "origin")
         if origin is None:
             return "a form or an act needs an Origin" if request.method == b"POST" else ""
         same = origin.lower() in (f"http://{host.lower()}", f"https://{host.lower()}")

@@ -38,12 +38,12 @@ _CHARTED: Final = ("pages", "new_urls", "bytes", "failed", "errors.", "pending",
 
 
 class ViewThread:
-    """A `View` and the one thread that asks it."""
+    """A `View`, and the one thread that asks it while the reactor runs."""
 
     def __init__(self, view: View) -> None:
         self._view = view
         self._pool = ThreadPool(1, 1, "dashboard")
-        self._pool.start()
+        reactor.callWhenRunning(self._pool.start)
         reactor.addSystemEventTrigger("during", "shutdown", self._pool.stop)
 
     def ask(self, question: Callable[[View], _T]) -> Deferred[_T]:
@@ -206,6 +206,6 @@ def error_answer(failure: Failure) -> Answer:
     if isinstance(failure.value, ValueError):
         return Answer.error(400, str(failure.value))
     if isinstance(failure.value, SuiteError | OSError):
-        return Answer.error(503, str(failure.value))
+        return Answer.error(409, str(failure.value))
     logger.error("the dashboard cannot answer: %s", failure.getTraceback())
     return Answer.error(500, "this could not be answered: the log of the dashboard says why")

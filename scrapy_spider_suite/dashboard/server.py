@@ -20,7 +20,7 @@ from twisted.protocols.policies import WrappingFactory
 from twisted.web import server
 from twisted.web.resource import Resource
 
-from scrapy_spider_suite.dashboard.access import Access, Request, Right
+from scrapy_spider_suite.dashboard.access import Access, Request, Right, header_of
 from scrapy_spider_suite.dashboard.acts import Act
 from scrapy_spider_suite.dashboard.questions import (
     JSON,
@@ -223,7 +223,7 @@ class Dashboard(Resource):
             return _NOT_FOUND
         if right is not Right.ACT:
             return Answer.error(403, "this needs the token to act")
-        if request.getHeader("content-type") != JSON:
+        if header_of(request, "content-type") != JSON:
             return Answer.error(415, "expected JSON")
         if self._acting >= _ACTS:
             return Answer.error(503, f"{_ACTS} acts are under way: wait for them")
@@ -254,7 +254,7 @@ def _send(answer: Answer, request: Request) -> None:
     request.setResponseCode(answer.status)
     request.setHeader("Content-Type", answer.kind)
     request.setHeader("Vary", "Accept-Encoding")
-    if answer.compressed and "gzip" in (request.getHeader("accept-encoding") or ""):
+    if answer.compressed and "gzip" in (header_of(request, "accept-encoding") or ""):
         request.setHeader("Content-Encoding", "gzip")
         body = answer.compressed
     request.setHeader("Content-Length", str(len(body)))

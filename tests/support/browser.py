@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -42,11 +44,19 @@ class Browser(Chrome):
         self.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [feature]})
 
     def text(self, selector: str) -> str:
-        """What the page shows there."""
+        """What the page shows there; "": nothing, or it is hidden."""
         found = self.execute_script(
-            "return document.querySelector(arguments[0])?.innerText ?? ''", selector
-        )
+            "const found = document.querySelector(arguments[0]);"
+            "return found?.checkVisibility() ? found.innerText : ''", selector,
+        )  # fmt: skip
         return str(found)
+
+    def wait_for(self, selector: str, pattern: str, seconds: float = 30.0) -> None:
+        """Wait until what the page shows there has the *pattern*, a regular expression."""
+        deadline = time.monotonic() + seconds
+        while not re.search(pattern, shown := self.text(selector), re.DOTALL):
+            assert time.monotonic() < deadline, f"{selector} has no {pattern!r}: {shown!r}"
+            time.sleep(0.05)
 
     def click(self, selector: str) -> None:
         """Click at it, in the middle of the window: a header may cover what lies at its edge."""

@@ -37,7 +37,7 @@ export const duration = say(seconds => {
   for (const [unit, length] of [["d", 86400], ["h", 3600], ["min", 60]]) {
     if (Math.abs(seconds) >= 2 * length) return `${whole.format(seconds / length)} ${unit}`;
   }
-  return `${short.format(seconds)} s`;
+  return Math.abs(seconds) < 1 && seconds ? `${whole.format(1000 * seconds)} ms` : `${short.format(seconds)} s`;
 });
 export const date = say(when => `${day.format(1000 * when)} ${clock.format(1000 * when)}`);
 export const time = say(when => toSeconds.format(1000 * when));

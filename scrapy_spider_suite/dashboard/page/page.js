@@ -38,6 +38,7 @@ function connect() {
 function setLive(on, text) {
   byId("live").classList.toggle("on", on);
   setText(byId("live"), text);
+  if (!on) byId("health").classList.remove("good"); // who knows
 }
 
 setInterval(() => {
@@ -46,8 +47,7 @@ setInterval(() => {
 }, 1000);
 
 function trouble(text) {
-  setLive(false, "no numbers");
-  if (latest) return; // the last numbers stay
+  setLive(false, "no numbers"); // the last ones stay
   setText(byId("words"), text);
   byId("health").classList.add("bad");
 }
@@ -59,13 +59,9 @@ function show(overview) {
   latest = overview;
   heard = Date.now();
   setLive(true, overview.state === "running" ? `live, ${time(overview.when)}` : "connected");
-  showHealth(overview);
-  showTiles(overview);
-  showWaits(overview);
-  showErrors(overview);
-  showEnd(overview);
-  showAgents(overview);
-  showActs(overview);
+  for (const part of [showHealth, showTiles, showWaits, showErrors, showEnd, showAgents, showActs]) {
+    part(overview);
+  }
   if (first) everything();
 }
 
@@ -201,9 +197,10 @@ async function drawCharts() {
   clearTimeout(nextCharts);
   const range = chosen("range");
   const { began, ended } = latest;
-  // Of a crawl that has ended, its last hours.
+  const now = ended ?? Date.now() / 1000; // of a crawl that has ended, its last hours
+  const young = range === "all" || now - began < range;
+  const start = young ? began - 1 : (ended ?? 0) - range;
   const end = ended ? { end: ended + 1 } : {};
-  const start = range === "all" ? began - 1 : (ended ?? 0) - Number(range);
   let wait = 10;
   try {
     const data = await ask("series", { start, ...end, points: POINTS });
@@ -226,11 +223,9 @@ const later = work => () => (document.hidden
 // Tables
 
 async function fillFrom(id, path, asked, make, every) {
-  try {
-    fill(id, make(await ask(path, asked)));
-  } catch (error) {
-    fill(id, element("p", { className: "error" }, error.message));
-  }
+  const made = await ask(path, asked).then(make, error =>
+    element("p", { className: "error" }, error.message));
+  if (!asked.by || asked.by === chosen("by")) fill(id, made);
   if (every) setTimeout(later(() => fillFrom(id, path, asked, make, every)), 1000 * every);
 }
 
@@ -243,19 +238,15 @@ const askButton = target => element("button", {
   },
 });
 
-const hostTable = rows => table("Hosts", [
-  ["Host", row => askButton(row.host), ""], ...otherColumns(rows, ["host"]),
-], rows);
-
-/** Columns for all that rows have beside the names that are known. */
-function otherColumns(rows, known) {
-  const formats = { seconds: duration, next_visit: duration };
-  const names = [...new Set(rows.flatMap(Object.keys))].filter(name => !known.includes(name));
-  return names.map(name => {
+/** A table of hosts: which columns it has depends on their order. */
+function hostTable(rows) {
+  const formats = { host: askButton, seconds: duration, next_visit: duration };
+  const columns = [...new Set(rows.flatMap(Object.keys))].map(name => {
     const isNumber = rows.some(row => typeof row[name] === "number");
     const format = formats[name] ?? (isNumber ? count : plain);
     return [words(name), row => format(row[name]), isNumber ? "number" : ""];
   });
+  return table("Hosts", columns, rows);
 }
 
 function plain(value) {
@@ -270,9 +261,7 @@ function plain(value) {
 const facts = row => element("dl", { className: "facts" }, ...Object.entries(row).flatMap(
   ([name, value]) => [element("dt", {}, words(name)), element("dd", {}, plain(value))]));
 
-function showHosts() {
-  fillFrom("hosts", "hosts", { by: chosen("by") }, hostTable);
-}
+const showHosts = () => fillFrom("hosts", "hosts", { by: chosen("by") }, hostTable);
 
 function form(id, work) {
   byId(id).addEventListener("submit", async event => {
@@ -298,7 +287,7 @@ const inPack = pack => (pack ? `${pack.file} at ${count(pack.offset)}` : "–");
 
 const pageTable = rows => table("Recent pages", [
   ["Ended", row => time(row.ended), ""],
-  ["Status", row => element("span", { className: row.status < 400 ? "" : "failed" }, plain(row.status ?? row.reason)), "number"],
+  ["Status", row => element("span", { className: row.status && row.status < 400 ? "" : "failed" }, plain(row.status ?? row.reason)), "number"],
   ["Size", row => bytes(row.bytes), "number"], ["Took", row => duration(row.seconds), "number"],
   ["URL", row => element("div", { title: row.url, className: "clamped" }, row.url), "long"],
   ["Pack", row => inPack(row.pack), ""],
