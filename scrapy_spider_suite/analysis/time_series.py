@@ -426,9 +426,12 @@ _WIDTHS: Final = (
 """Seconds of merged rows: while time goes by, rows begin at the same times."""
 
 
+_SLACK: Final = 1e-3  # part of a row's width by which a range may be longer than its rows
+
+
 def row_width(tier: Tier, start: float, end: float, points: int) -> int:
     """Seconds of a row when neighbours of *tier* are merged; see `SeriesReader.read`."""
-    wanted = (end - start) / max(1, points)
+    wanted = (end - start) / max(1, points) * (1 - _SLACK)
     for width in _WIDTHS:
         if width >= wanted and width % tier.width == 0:
             return width

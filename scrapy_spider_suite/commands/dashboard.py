@@ -66,13 +66,15 @@ class Command(base.Command):
 
         from scrapy_spider_suite.dashboard import access, acts, questions, server
         from scrapy_spider_suite.operate.crawl_view import open_view
+        from scrapy_spider_suite.operate.executors.agent_rows import ask_agents
 
         look = access.read_token(opts.token, LOOK_TOKEN)
         rights = access.Access(look, access.read_token(opts.act_token, ACT_TOKEN))
         if look is None and not access.is_loopback(opts.host):
             raise UsageError(f"--host {opts.host} needs --token: others reach that address",
                              print_help=False)  # fmt: skip
-        live, asked = (questions.ViewThread(open_view(job, self.settings)) for _ in range(2))
+        views = (open_view(job, self.settings, ask_agents) for _ in range(2))
+        live, asked = map(questions.ViewThread, views)
         page = server.Dashboard(
             server.LiveFeed(live), questions.SharedAnswers(asked), rights,
             lambda act: acts.carry_out(act, job, self.settings),

@@ -215,7 +215,7 @@ class Pulses:
         counters, cache, attempts = frontier.counters, frontier.states.cache, self._attempts
         return np.array([
             frontier.commit.fetched, counters.failed, counters.bytes,
-            counters.pending + counters.done + counters.failed,
+            counters.pending + counters.done + counters.failed - frontier.states.imported,
             counters.filtered, counters.retried, cache.hits, cache.misses,
             self._parts.trusted.resolver.counts["queries"], *_statuses(crawl),
             *((attempts if event in _TRIED_AGAIN else counters.events).get(event, 0)

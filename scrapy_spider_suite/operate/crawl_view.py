@@ -16,7 +16,7 @@ from contextlib import suppress
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
 from scrapy_spider_suite.analysis import search
 from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
@@ -36,6 +36,9 @@ from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.values import REDIS_SCHEMES
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.store.job_reader import CrawlState, StoreReader, read_status, state_of
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.operate.cluster_view import AskAgents
 
 Overview = dict[str, Any]
 T = TypeVar("T")
@@ -59,8 +62,11 @@ class View(Protocol):
     def search(self, words: str) -> list[dict[str, Any]]: ...
 
 
-def open_view(job: str, settings: Any) -> View:
-    """Open the job directory, or the crawl at a Redis URL. Raises `JobError`, `ClusterError`."""
+def open_view(job: str, settings: Any, ask: AskAgents | None = None) -> View:
+    """Open the job directory, or the crawl at a Redis URL. Raises `JobError`, `ClusterError`.
+
+    *ask* asks agents for what Redis does not know: see `executors.agent_rows`.
+    """
     from scrapy_spider_suite.cluster.local_redis import LocalRedis
 
     own = LocalRedis.find(job)
@@ -69,9 +75,11 @@ def open_view(job: str, settings: Any) -> View:
     url = job if own is None else own.url
     if not url.startswith(REDIS_SCHEMES):
         return CrawlView(Path(job), settings)
+    from scrapy_spider_suite.cluster.redis_server import require_redis
     from scrapy_spider_suite.operate.cluster_view import ClusterView
 
-    return ClusterView(url, settings)
+    require_redis("-j redis://...")
+    return ClusterView(url, settings, ask)
 
 
 class CrawlView:
@@ -101,11 +109,19 @@ class CrawlView:
         found |= {
             "job": str(self._jobdir), "spider": self._job.spider, "began": self._job.created,
             "acts": os.access(self._folder, os.W_OK),
+            "phases": self._phases(found["gauges"].get("phase"), now),
         }  # fmt: skip
         if state.running:
             recent = self.series(now - alerts.WINDOW, now, _ALERT_ROWS)
             add_alerts(found, recent)
         return found
+
+    def _phases(self, phase: float | None, now: float) -> dict[str, Any] | None:
+        settings = self._job.settings
+        count, seconds = settings.get("phases"), settings.get("phase_seconds")
+        if phase is None or not isinstance(count, int) or not isinstance(seconds, int | float):
+            return None
+        return {"count": count, "active": int(phase) - 1, "left": seconds - now % seconds}
 
     def series(self, start: float, end: float, points: int) -> Rows:
         return self._series.read(start, end, points)

@@ -135,6 +135,7 @@ class UrlStates:
         self.cache = FingerprintCache(cache)
         self.domains = DomainCounts(store)
         self.volatile = 0  # volatile entries that are pending
+        self.imported = 0  # URLs that came from other agents, with their states
         self.sieve_queue: SieveQueue | None = None
         self.on_refused: Callable[[bytes, float], None] | None = None
         self.breadth_first = order is BREADTH_FIRST
@@ -270,6 +271,7 @@ class UrlStates:
         self, entry: Entry, record: HostRecord, state: bytes, *, last: bool = False
     ) -> None:
         """Write another agent's pending *entry* with its packed *state*, behind what is there."""
+        self.imported += 1
         self._store.put_state(entry.identity, state)
         self._count_pending(entry, record)
         self._give_key(entry, record.head, tried=entry.attempts > 0, last=last)
@@ -277,6 +279,7 @@ class UrlStates:
     def import_state(self, key: bytes, host: str, record: HostRecord, state: UrlState) -> None:
         self._end(key, state.to_bytes())
         if state.event is not None:
+            self.imported += 1
             self._count_end(host, record, state.state, state.event)
 
     def remove(self, entry: Entry, record: HostRecord) -> None:

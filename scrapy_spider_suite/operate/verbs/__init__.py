@@ -15,7 +15,8 @@ MODULES = {
     "set": "control", "snapshot": "upkeep",
 }  # fmt: skip
 """The module of each verb, in the order of the help: verbs that only read come first."""
-_UNLISTED = {"drain": "control"}  # for `scrapy cluster drain`
+_UNLISTED = {"drain": "control", "view": "view"}
+"""For `scrapy cluster drain`, and for views of a crawl of several agents."""
 ABOUT = """\
 `scrapy frontier VERB --help` has the options of a verb, and examples.
 
