@@ -31,7 +31,7 @@ _ANSWERS: Final = 64  # that are kept at most
 _WAITING: Final = 100  # questions that wait for the thread at most
 _LONGEST: Final = 2_000  # characters of a word
 _ROWS: Final = 20
-_POINTS: Final = 1_000
+POINTS: Final = 1_000
 _SMALL: Final = 1_000  # bytes of an answer that is not compressed
 _CHARTED: Final = ("pages", "new_urls", "bytes", "failed", "errors.", "pending", "waiting.")
 """The series of the charts: names, and beginnings of names."""
@@ -100,8 +100,8 @@ def _series(view: View, words: Words) -> dict[str, Any]:
     start, end = _number(words, "start", -900.0), _number(words, "end", now)
     start, end = (now + each if each < 0 else each for each in (start, end))
     points = round(_number(words, "points", 300.0))
-    if not (start < end and 1 < points <= _POINTS):
-        raise ValueError(f"expected start < end, and at most {_POINTS} points")
+    if not (start < end and 1 < points <= POINTS):
+        raise ValueError(f"expected start < end, and at most {POINTS} points")
     rows = view.series(start, end, points)
     return {
         "start": start, "end": end, "width": rows.width, "times": rows.times.tolist(),
@@ -186,7 +186,7 @@ class SharedAnswers:
 
     def _forget(self) -> None:
         answered = [key for key, asked in self._asked.items() if asked.answer]
-        for key in answered[: len(self._asked) - _ANSWERS]:
+        for key in answered[: max(0, len(self._asked) - _ANSWERS)]:
             del self._asked[key]
 
     @staticmethod

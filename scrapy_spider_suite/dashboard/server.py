@@ -35,10 +35,10 @@ from scrapy_spider_suite.operate import actions
 reactor: Any = _reactor
 
 _CONNECTIONS: Final = 400  # at a time; further ones are closed
-_VIEWERS: Final = 100  # with a live feed at a time
+VIEWERS: Final = 100  # with a live feed at a time
 _PULSE: Final = 1.0  # seconds
 _BODY: Final = 1 << 20  # bytes of a request's body
-_ACTS: Final = 4  # under way at a time
+ACTS: Final = 4  # under way at a time
 _WRONG_TOKEN: Final = 1.0  # seconds until it is said
 _STALE: Final = 30.0  # seconds after which a viewer that reads nothing is dropped
 _IDLE: Final = 60.0  # seconds after which a silent connection is closed
@@ -99,25 +99,23 @@ class LiveFeed:
 
     @property
     def is_full(self) -> bool:
-        return len(self._viewers) >= _VIEWERS
+        return len(self._viewers) >= VIEWERS
 
     def join(self, request: Request, first: bytes) -> None:
         """Make *request* a viewer, until its connection is lost; it gets the event *first*."""
         viewer, now = _Viewer(request), time.monotonic()
         self._viewers.add(viewer)
-        request.notifyFinish().addBoth(lambda _: self._leave(viewer))
+        request.notifyFinish().addBoth(lambda _: self._viewers.discard(viewer))
         viewer.send(first, now)
         if self._last is not None and now < self._last[0] + 2 * _PULSE:
             viewer.send(self._last[1], now)
         if not self._loop.running:
             self._loop.start(_PULSE)
 
-    def _leave(self, viewer: _Viewer) -> None:
-        self._viewers.discard(viewer)
-        if not self._viewers and self._loop.running:
+    def _pulse(self) -> Deferred[None] | None:
+        if not self._viewers:
             self._loop.stop()
-
-    def _pulse(self) -> Deferred[None]:
+            return None
         overview = self._thread.ask(lambda view: event_of("overview", json.encode(view.overview())))
         overview.addErrback(lambda it: event_of("trouble", error_answer(it).body))
         return overview.addCallback(self._send)
@@ -199,7 +197,7 @@ class Dashboard(Resource):
 
     def _open_feed(self, request: Request, right: Right) -> Answer | None:
         if self._feed.is_full:
-            return Answer.error(503, f"{_VIEWERS} viewers look at it already")
+            return Answer.error(503, f"{VIEWERS} viewers look at it already")
         request.setHeader("Content-Type", "text/event-stream")
         request.setHeader("X-Accel-Buffering", "no")  # nginx would keep events back
         acts = {"possible": self._access.allows_acts, "allowed": right is Right.ACT}
@@ -216,17 +214,15 @@ class Dashboard(Resource):
         pause = _WRONG_TOKEN if right is Right.NONE else 0.0
         return deferLater(reactor, pause, Answer.of, {}, 303)
 
-    def _post(
-        self, request: Request, path: str, right: Right
-    ) -> Answer | Deferred[Answer]:
+    def _post(self, request: Request, path: str, right: Right) -> Answer | Deferred[Answer]:
         if path != "/act":
             return _NOT_FOUND
         if right is not Right.ACT:
             return Answer.error(403, "this needs the token to act")
         if header_of(request, "content-type") != JSON:
             return Answer.error(415, "expected JSON")
-        if self._acting >= _ACTS:
-            return Answer.error(503, f"{_ACTS} acts are under way: wait for them")
+        if self._acting >= ACTS:
+            return Answer.error(503, f"{ACTS} acts are under way: wait for them")
         try:
             act = json.decode(request.content.read(), type=Act)
         except msgspec.MsgspecError as error:

@@ -294,11 +294,11 @@ const pageTable = rows => table("Recent pages", [
 ], rows);
 
 async function showLinks() {
-  const { degrees, ...totals } = await ask("links").catch(() => ({}));
-  byId("links").hidden = !degrees;
+  const { degrees = {}, ...totals } = await ask("links").catch(() => ({}));
+  byId("links").hidden = !Object.keys(degrees).length;
   byId("link-totals").replaceChildren(...Object.entries(totals).map(([name, value]) =>
     element("div", {}, element("dt", {}, words(name)), element("dd", {}, count(value)))));
-  for (const [name, pairs] of Object.entries(degrees ?? {})) {
+  for (const [name, pairs] of Object.entries(degrees)) {
     const place = element("div", { className: "chart" }, element("h3", {}, DEGREES[name] ?? words(name)));
     byId("degrees").append(place);
     new DegreeChart(place).show(pairs);
