@@ -49,8 +49,9 @@ class Command(base.VerbCommand):
 
         if own is None:
             return run_on_agents(verb, call, words)
-        at_rest = None if own.answers else Path(str(call.jobdir))
-        return run_on_agents(verb, replace(call, jobdir=own.url), words, at_rest)
+        if own.answers:
+            return run_on_agents(verb, replace(call, jobdir=own.url), words)
+        return run_on_agents(verb, call, words, Path(str(call.jobdir)))
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
         job = opts.jobdir or (None if self.settings is None else self.settings["JOBDIR"])

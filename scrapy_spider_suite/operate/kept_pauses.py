@@ -44,7 +44,7 @@ class _Pauses:
         self.compared += 1
         self.shorter += pause < self.delay - _CLOCK
         self.least = pause if self.least is None else min(self.least, pause)
-        self.classes[max(0, bisect_right(EDGES, pause) - 1)] += 1
+        self.classes[max(0, bisect_right(EDGES, pause + _CLOCK / 2) - 1)] += 1
 
     def row(self, name: str) -> dict[str, Any]:
         return {

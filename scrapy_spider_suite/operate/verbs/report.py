@@ -297,8 +297,13 @@ def _write_page(call: verb.Invocation, found: verb.Found) -> int:
     from scrapy_spider_suite.operate.crawl_view import open_view
     from scrapy_spider_suite.operate.report_page import CrawlReport, render_page
 
-    rows = chain.from_iterable(found.by_agent.values())
-    tables = {str(call.jobdir): _page_tables(rows, one_job=found.one_job)}
+    job, tables = str(call.jobdir), {}
+    if found.one_job or call.redis is not None:
+        every = chain.from_iterable(found.by_agent.values())
+        tables[job] = _page_tables(every, one_job=found.one_job)
+    else:  # agents at rest, and with them the Redis that has the series of the whole crawl
+        for name, rows in found.by_agent.items():
+            tables[f"{job}/{name}"] = _page_tables(rows, one_job=True)
     for job in call.options.beside:
         with StoreReader(replace(call, jobdir=job).folder()) as reader:
             tables[job] = _page_tables(_page_rows(reader), one_job=True)

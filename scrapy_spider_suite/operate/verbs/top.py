@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.errors import SuiteError
 from scrapy_spider_suite.operate import verb
 from scrapy_spider_suite.operate.judge import display_duration
 from scrapy_spider_suite.runtime.text import printable
@@ -51,7 +51,7 @@ class _Screen:
         try:
             self._read()
             self._trouble = ""
-        except JobError as error:
+        except SuiteError as error:
             self._trouble = str(error)
 
     def _read(self) -> None:
