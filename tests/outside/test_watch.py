@@ -8,6 +8,7 @@ import pty
 import re
 import select
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -21,13 +22,17 @@ from urllib.request import urlopen
 
 import pytest
 from lxml import html
-from support.command_line import process_of
-from support.crawls import crawl, loopback_settings, start
+from support.command_line import process_of, script_of
+from support.crawls import crawl, loopback_settings, start, web_settings
 from support.endless_site import EndlessSite
+from support.forks import Fork
 from support.names import STATUS_FILE, Constant, Setting
-from support.projects import environment, scrapy
+from support.projects import Project, environment, scrapy
 from support.running_crawl import until
+from support.webs import FakeWebProcess
 from support.websites import Answer, Site, links, running
+
+from scrapy_spider_suite.testing import FakeWebConfig
 
 FAST = {Setting.HOST_DELAY: 0.02, Setting.IP_DELAY: 0, Setting.RETRY_TIMES: 0}
 RULES = Path(__file__).parents[2] / "docs" / "watching"
@@ -185,6 +190,50 @@ def test_a_report_needs_a_name_or_a_file(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     done = scrapy(tmp_path, *report, "--html", "x.html", "--beside", str(tmp_path / "none"))
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+
+
+@pytest.mark.slow
+def test_agents_are_watched_as_one_crawl(tmp_path: Path) -> None:
+    """`top` and the report of two agents with a Redis of their own; afterwards side by side."""
+    jobs, file = tmp_path / "jobs", tmp_path / "report.html"
+
+    def frontier(*words: str) -> subprocess.CompletedProcess[str]:
+        return scrapy(tmp_path, "frontier", *words, "-j", str(jobs))
+
+    def overview() -> dict[str, Any]:
+        done = frontier("top", "--json")
+        return json.loads(done.stdout) if done.returncode == 0 else {"agents": []}
+
+    with (
+        FakeWebProcess(FakeWebConfig(hosts=20, pages=20, seed=3)) as web,
+        (tmp_path / "out").open("w+b") as out,
+    ):  # fmt: skip
+        given = web_settings(
+            web.ready.dns_port, **{**FAST, Setting.HOST_DELAY: 3.0, Setting.IP_CONCURRENCY: 0},
+            **{Setting.SEEDS: [web.ready.seeds[0]]},
+        )  # fmt: skip
+        given.pop("ADDONS")
+        project = Project(tmp_path / "project", **given)
+        line = ["up", "2", "bulk", "--name", "w", "--dir", str(jobs)]
+        up = Fork(script_of("cluster"), line, project.folder, environment(), out, out)
+        try:
+            until(lambda: sum(bool(row["pages"]) for row in overview()["agents"]) == 2, 100.0)
+            text = frontier("top").stdout
+            assert max(map(len, text.splitlines())) <= 80
+            assert re.findall(r"^(w_\d) +running", text, re.MULTILINE) in (
+                ["w_1", "w_2"], ["w_2", "w_1"]
+            )  # fmt: skip
+            assert frontier("report", "--html", str(file)).returncode == 0
+            one = html.fromstring(file.read_text())
+        finally:
+            up.send_signal(signal.SIGINT)
+            up.wait(120)
+    facts = dict(row.xpath("td/text()") for row in one.xpath("(//table)[1]//tr[td]"))
+    assert int(facts["Pages"]) > 1
+    assert one.xpath("//tr[td[1] = 'hosts']/td[5]/text()") == ["0"]
+    done = frontier("report", "--html", str(file))
+    assert done.returncode == 0, done.stderr
+    assert html.fromstring(file.read_text()).xpath("//h1/text()") == ["Crawls w_1, w_2"]
 
 
 # Alerts
