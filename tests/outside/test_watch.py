@@ -248,7 +248,8 @@ def test_an_alert_is_a_line_of_the_log_and_a_post(tmp_path: Path) -> None:
             "support.spiders.Bulk",
             loopback_settings(
                 JOBDIR=str(tmp_path / "job"), TEST_CONSTANTS={Constant.WATCH_PERIOD: 0.2},
-                **{**FAST, Setting.ALERT_URL: f"{hook.url}/hook"},
+                # Long enough for some pulses.
+                **{**FAST, Setting.HOST_DELAY: 0.05, Setting.ALERT_URL: f"{hook.url}/hook"},
             ), tmp_path, seeds=f"{site.url}/",
         )  # fmt: skip
         until(lambda: hook.visits)
