@@ -42,7 +42,7 @@ PICTURES = {
 
 
 def save(browser: Browser, name: str) -> None:
-    """Save the top of the page, in few colours: a tenth of the bytes."""
+    """Save the top of the page, in 256 colours: a third of the bytes."""
     width, height, dark = PICTURES[name]
     browser.darken(dark)
     browser.resize(width, height)
@@ -50,7 +50,7 @@ def save(browser: Browser, name: str) -> None:
     path = HERE / "watching" / f"{name}.png"
     browser.save_screenshot(str(path))
     with Image.open(path) as picture:
-        picture.convert("RGB").quantize(64, dither=Image.Dither.NONE).save(path, optimize=True)
+        picture.convert("RGB").quantize(256, dither=Image.Dither.NONE).save(path, optimize=True)
 
 
 def main() -> None:

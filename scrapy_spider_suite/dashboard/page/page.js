@@ -101,7 +101,7 @@ function showTiles({ counters, rates, gauges, waits, end }) {
     ["Queue", count(gauges.pending), end.text],
     ["Hosts in memory", count(gauges.hosts), `${amount(hosts(false))} wait, ${amount(hosts(true))} ready`],
     ["Under way", count(gauges.under_way), `${count(counters.retried)} retried`],
-    ["Memory", bytes(gauges.memory), `${bytes(gauges.disk_free)} free on disk`],
+    ["Memory", bytes(gauges.memory), `${bytes(gauges.disk_free)} disk free`],
   ];
   const place = byId("tiles");
   if (!place.children.length) {
