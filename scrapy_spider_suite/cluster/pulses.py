@@ -109,6 +109,8 @@ class _Decoder:
         if len(packed) != _HEAD.size + 8 * (number + len(columns.gauges)):
             return None
         values = np.frombuffer(packed, np.float64, offset=_HEAD.size)
+        if not np.isfinite(values[:number]).all():
+            return None
         return AgentPulse(int(when) / 1_000, incarnation, columns, values[:number], values[number:])
 
     def rows(self, packed: Iterable[bytes], columns: Columns | None) -> tuple[Array, Columns]:

@@ -186,6 +186,9 @@ def test_it_is_bounded(in_town: InTown, monkeypatch: pytest.MonkeyPatch) -> None
         assert sum(map(len, kept.values())) < 4_000
         assert 0 < town.client.pttl("suite:{web}:series:pulses") <= 60_000
         town.client.hset("suite:{web}:series:pulses", mapping={"x": "", "y": "y" * 2_000})
+        nan = np.full(len(COLUMNS.counters), np.nan)
+        packed = pulses.pack_pulse(1, pulses._IDS[COLUMNS], nan, np.ones(len(COLUMNS.gauges)))
+        town.client.hset("suite:{web}:series:pulses", "z", b"%015d" % 1 + packed)
         town.client.hset("suite:{web}:series:columns", "0" * 16, "no JSON")
         town.wait(1)
         await first.fetch(1)
