@@ -19,6 +19,7 @@ Lines = Mapping[str, Points]
 COLOURS = ("#1b6ca8", "#c2571a", "#3a7d44", "#7b4b94", "#8a6d00", "#b0305c")
 DASHES = ("", "7 3", "2 3", "9 3 2 3", "4 2", "1 4")
 WIDTH, HEIGHT = 360, 200
+_COLUMNS = 3
 _BARS_WIDTH = 480
 _FONT = 11
 _LETTER = 6.1  # pixels of a mean letter of that size
@@ -55,17 +56,15 @@ def line_chart(
     return _svg(parts, WIDTH, HEIGHT, title)
 
 
-def line_charts(
-    charts: Mapping[str, Lines], across: str, *, least: float = 0.0, columns: int = 3
-) -> str:
+def line_charts(charts: Mapping[str, Lines], across: str, *, least: float = 0.0) -> str:
     """A `line_chart` for each title, side by side in one picture."""
     drawn = [line_chart(title, lines, across, least=least) for title, lines in charts.items()]
     parts = []
     for number, chart in enumerate(drawn):
-        place = f'x="{number % columns * WIDTH}" y="{number // columns * HEIGHT}"'
+        place = f'x="{number % _COLUMNS * WIDTH}" y="{number // _COLUMNS * HEIGHT}"'
         parts.append(chart.replace("<svg", f"<svg {place}", 1))
-    rows = -(-len(drawn) // columns)
-    return _svg(parts, WIDTH * min(columns, len(drawn)), HEIGHT * rows, "; ".join(charts))
+    rows = -(-len(drawn) // _COLUMNS)
+    return _svg(parts, WIDTH * min(_COLUMNS, len(drawn)), HEIGHT * rows, "; ".join(charts))
 
 
 def bar_chart(title: str, bars: Sequence[tuple[str, float, str]]) -> str:

@@ -112,7 +112,8 @@ def _skew(overview: Mapping[str, Any], window: _Window) -> str:
         return ""
     for agent, rate, share in zip(agents, rates, shares, strict=True):
         expected = sum(rates) * share / sum(shares)
-        if rate > _SKEW * expected or rate * _SKEW < expected:
+        # An agent without URLs has done its part.
+        if rate > _SKEW * expected or (rate * _SKEW < expected and agent["pending"]):
             return (
                 f"{agent['name']} has a rate of {rate:,.1f}/s, and {expected:,.1f}/s would be its "
                 "share of the crawl"

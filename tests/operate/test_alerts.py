@@ -33,11 +33,12 @@ def rows(seconds: int = 300, **totals: float) -> Rows:
     return Rows(values[:, 0], 1.0, COLUMNS, values)
 
 
-def agents(*rates: float, share: float | None = None) -> list[dict[str, Any]]:
+def agents(*rates: float, pending: int = 9) -> list[dict[str, Any]]:
     """Agents of equal shares with these rates."""
-    share = share or 1 / len(rates)
-    return [{"name": f"agent-{number}", "state": "running", "rate": rate, "share": share}
-            for number, rate in enumerate(rates)]  # fmt: skip
+    return [
+        {"name": f"agent-{number}", "state": "running", "rate": rate, "share": 1 / len(rates),
+         "pending": pending} for number, rate in enumerate(rates)
+    ]  # fmt: skip
 
 
 def names(overview: dict[str, Any], recent: Rows) -> list[str]:
@@ -69,6 +70,7 @@ def test_a_crawl_that_is_well_has_no_alert() -> None:
         ({"agents": agents(1, 1, 1, 11)}, rows(pages=1), ["skew"]),
         ({"agents": agents(10, 10, 9)}, rows(pages=1), []),
         ({"agents": agents(0.001, 0, 0)}, rows(pages=1), []),  # nearly at its end
+        ({"agents": agents(10, 10, 0, pending=0)}, rows(pages=1), []),  # it has no URLs left
         ({"agents": agents(10)}, rows(pages=1), []),
     ],
 )

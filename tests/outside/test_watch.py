@@ -364,12 +364,13 @@ def test_a_prometheus_scrapes_the_dashboard(site: Site, tmp_path: Path) -> None:
         assert value("scrapy_suite_healthy") == 1.0
 
 
-def agent(name: str, rate: int, share: float) -> list[dict[str, str]]:
+def agent(name: str, rate: int, share: float, pending: int = 9) -> list[dict[str, str]]:
     """The series of one agent of a crawl, for `promtool test rules`."""
     labels = f'{{crawl="news", agent="{name}"}}'
     return [
         {"series": f"scrapy_suite_agent_pages_total{labels}", "values": f"0+{rate}x60"},
         {"series": f"scrapy_suite_agent_share{labels}", "values": f"{share}+0x60"},
+        {"series": f"scrapy_suite_agent_pending_urls{labels}", "values": f"{pending}+0x60"},
     ]
 
 
@@ -402,6 +403,7 @@ def series(pages: int, errors: int, event: str = "timeout", **gauges: str) -> li
         (series(600, 0, disk_free_bytes="4e11-5e9x60"), {"CrawlDisk"}),  # full in 20 minutes
         (series(600, 0, healthy="0+0x60"), {"CrawlUnhealthy"}),
         ([*agent("a", 600, 0.5), *agent("b", 60, 0.5)], {"CrawlSkew"}),
+        ([*agent("a", 600, 0.5), *agent("b", 0, 0.5, pending=0)], set()),
         ([*agent("a", 600, 0.5), *agent("b", 500, 0.5)], set()),
     ],
 )

@@ -297,6 +297,8 @@ def _write_page(call: verb.Invocation, found: verb.Found) -> int:
     from scrapy_spider_suite.operate.crawl_view import open_view
     from scrapy_spider_suite.operate.report_page import CrawlReport, render_page
 
+    if not found.by_agent:
+        raise JobError("no agent has answered: there is nothing to report")
     job, tables = str(call.jobdir), {}
     if found.one_job or call.redis is not None:
         every = chain.from_iterable(found.by_agent.values())
