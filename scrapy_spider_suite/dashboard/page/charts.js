@@ -42,7 +42,7 @@ class Chart {
 
   replace(options, data) {
     this.drawing?.destroy();
-    this.drawing = new uPlot({ ...this.size(), legend: { show: false }, padding: [8, 14, 0, 0], ...options }, data,
+    this.drawing = new uPlot({ ...this.size(), legend: { show: false }, padding: [8, 24, 0, 0], ...options }, data,
       this.plot);
   }
 }

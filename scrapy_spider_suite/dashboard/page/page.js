@@ -209,7 +209,7 @@ async function drawCharts() {
       chart.show(series(data).filter(([, values]) => values)
         .map(([name, values]) => ({ name, values })), data);
     }
-    wait = Math.min(60, Math.max(3, data.width));
+    wait = Math.min(60, Math.max(4, data.width));
   } catch (error) {
     setLive(false, error.message);
   }
@@ -338,7 +338,7 @@ function everything() {
   drawCharts();
   showHosts();
   setInterval(later(showHosts), 15000);
-  fillFrom("recent", "pages", {}, pageTable, 3);
+  fillFrom("recent", "pages", {}, pageTable, 4);
   showLinks();
   byId("ranges").addEventListener("change", drawCharts);
   byId("host-order").addEventListener("change", showHosts);
