@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
@@ -206,7 +207,7 @@ _SALT: Final = np.uint64(1)  # so that a row of zeros has another sum
 _EARLIEST: Final = 1.0  # a place that was never written has the time 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Ring:
     """The layout of the file of one tier."""
 
@@ -214,7 +215,7 @@ class _Ring:
     kept: int
     columns: Columns
 
-    @property
+    @cached_property
     def header(self) -> bytes:
         text = json.dumps({
             "format": _FORMAT, "width": self.width, "kept": self.kept,

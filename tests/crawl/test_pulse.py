@@ -135,7 +135,7 @@ def test_its_cost(crawler: Any) -> None:
     """A pulse takes half a millisecond at most."""
     pulses, spent = open_crawl(crawler).pulses, []
     for _ in range(50):
-        began = time.process_time()
+        began = time.thread_time()
         pulses.take()
-        spent.append(time.process_time() - began)
+        spent.append(time.thread_time() - began)
     assert sorted(spent)[25] < 0.0005
