@@ -16,6 +16,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+import msgpack  # type: ignore[import-untyped]
 import msgspec
 import numpy as np
 from xxhash import xxh3_64_hexdigest
@@ -62,7 +63,9 @@ _BYTES_MAX: Final = 64 << 20  # of the pulses of all agents
 _RECENT: Final = 5.0  # seconds for which the gauges of an agent count without a new pulse
 _SILENCE: Final = 60.0  # seconds without any pulse after which the crawl stood still
 _ALL: Final = ""  # the aggregate of all agents
-_HEAD: Final = struct.Struct(">15sQ16s")  # time (by Redis), incarnation, id of the columns
+_HEAD: Final = struct.Struct(">Q16s")
+"""Before the values: incarnation, id of the columns. Redis puts its time before that."""
+_ID: Final = slice(23, 39)  # its place in a pulse with its time
 
 
 class AgentPulse(NamedTuple):
@@ -80,8 +83,7 @@ def columns_id(columns: Columns) -> str:
 
 
 def pack_pulse(incarnation: int, id: str, counters: Array, gauges: Array) -> bytes:
-    """The bytes of a pulse; Redis puts its time before them."""
-    return _HEAD.pack(b"", incarnation, id.encode())[15:] + counters.tobytes() + gauges.tobytes()
+    return _HEAD.pack(incarnation, id.encode()) + counters.tobytes() + gauges.tobytes()
 
 
 class _Decoder:
@@ -95,23 +97,20 @@ class _Decoder:
             with suppress(msgspec.DecodeError, msgspec.ValidationError):
                 self._columns.setdefault(id, msgspec.json.decode(text, type=Columns))
 
-    def knows(self, packed: Iterable[bytes]) -> bool:
-        return all(each[23:39] in self._columns for each in packed)
+    def knows(self, pulses: Iterable[bytes]) -> bool:
+        return all(each[_ID] in self._columns for each in pulses)
 
-    def pulse(self, packed: bytes) -> AgentPulse | None:
-        if len(packed) < _HEAD.size:
-            return None
-        when, incarnation, id = _HEAD.unpack_from(packed)
-        columns = self._columns.get(id)
-        if columns is None or not when.isdigit():
-            return None
-        number = len(columns.counters)
-        if len(packed) != _HEAD.size + 8 * (number + len(columns.gauges)):
-            return None
-        values = np.frombuffer(packed, np.float64, offset=_HEAD.size)
-        if not np.isfinite(values[:number]).all():
-            return None
-        return AgentPulse(int(when) / 1_000, incarnation, columns, values[:number], values[number:])
+    def pulses(self, flat: Sequence[bytes]) -> dict[str, AgentPulse]:
+        """The pulses of names and bytes in turns."""
+        by_id: dict[bytes, dict[str, bytes]] = {}
+        for name, packed in _pairs(flat):
+            if name:
+                by_id.setdefault(packed[_ID], {})[name.decode("utf-8", "replace")] = packed
+        found: dict[str, AgentPulse] = {}
+        for id, pulses in by_id.items():
+            if (columns := self._columns.get(id)) is not None:
+                found |= _read_pulses(columns, pulses)
+        return found
 
     def rows(self, packed: Iterable[bytes], columns: Columns | None) -> tuple[Array, Columns]:
         """The rows, by time, with *columns*, or with all that they have."""
@@ -130,6 +129,33 @@ class _Decoder:
         parts = [columns.convert(rows, own) for rows, own in found]
         rows = np.concatenate(parts) if parts else np.empty((0, columns.size))
         return rows[np.argsort(rows[:, 0], kind="stable")], columns
+
+
+def _read_pulses(columns: Columns, packed: Mapping[str, bytes]) -> dict[str, AgentPulse]:
+    form = np.dtype([
+        ("when", "S15"), ("incarnation", ">u8"), ("id", "S16"),
+        ("counters", np.float64, len(columns.counters)),
+        ("gauges", np.float64, len(columns.gauges)),
+    ])  # fmt: skip
+    fitting = {name: each for name, each in packed.items() if len(each) == form.itemsize}
+    pulses = np.frombuffer(b"".join(fitting.values()), form)
+    sound = np.isfinite(pulses["counters"]).all(axis=1) & np.char.isdigit(pulses["when"])
+    pulses = pulses[sound]
+    names = (name for name, fine in zip(fitting, sound.tolist(), strict=True) if fine)
+    return {
+        name: AgentPulse(when, incarnation, columns, counters, gauges)
+        for name, when, incarnation, counters, gauges in zip(
+            names, (pulses["when"].astype(np.float64) / 1_000).tolist(),
+            pulses["incarnation"].tolist(), np.ascontiguousarray(pulses["counters"]),
+            np.ascontiguousarray(pulses["gauges"]), strict=True,
+        )
+    }  # fmt: skip
+
+
+def _unpack(packed: bytes) -> list[bytes]:
+    """The list that a script has packed; Lua has one kind of empty table."""
+    found = msgpack.unpackb(packed, raw=True)
+    return found if isinstance(found, list) else []
 
 
 def _pairs(flat: Sequence[bytes]) -> Iterable[tuple[bytes, bytes]]:
@@ -203,16 +229,17 @@ class PulseRollUp:
             self.forget()
             return False
         self._rows, self._keys, self._number = [], [], b""
-        milliseconds, number, taken, rolled = answer
+        milliseconds, number, *packed = answer
+        taken, rolled = map(_unpack, packed)
         handed_out = [packed for name, packed in _pairs(taken + rolled) if name]
         if not self._series.decoder.knows(handed_out):
             await self._series.read({})
         now = milliseconds / 1_000
-        for name, pulse in self._pulses(rolled):
+        for name, pulse in self._series.decoder.pulses(rolled).items():
             self._bases[name] = _Base(pulse.incarnation, pulse.counters)
             if now - pulse.when < _SILENCE:
                 self._rolled = max(self._rolled, pulse.when)
-        pulses = dict(self._pulses(taken))
+        pulses = self._series.decoder.pulses(taken)
         if number:
             await self._load(now, pulses)
             self._number = number
@@ -226,11 +253,6 @@ class PulseRollUp:
         self._open.clear()
         self._rows, self._keys, self._number = [], [], b""
         self._rolled = 0.0
-
-    def _pulses(self, flat: Sequence[bytes]) -> Iterable[tuple[str, AgentPulse]]:
-        for name, packed in _pairs(flat):
-            if name and (pulse := self._series.decoder.pulse(packed)) is not None:
-                yield name.decode("utf-8", "replace"), pulse
 
     async def _load(self, now: float, pulses: Mapping[str, AgentPulse]) -> None:
         """Read the stored rows that the pulses of *now* belong to."""
@@ -440,8 +462,6 @@ class SeriesClient:
             "last_pulses", ["columns", "rolled", "taken", "pulses"]
         )
         self._series.decoder.learn(columns)
-        for flat in maps:
-            for name, packed in _pairs(flat):
-                if name and (pulse := self._series.decoder.pulse(packed)) is not None:
-                    found[name.decode("utf-8", "replace")] = pulse
+        for packed in maps:
+            found |= self._series.decoder.pulses(_unpack(packed))
         return found

@@ -72,9 +72,7 @@ class ClusterView:
             if cluster is None:
                 raise ClusterError(f"Redis at {self._redis} holds no crawl {self._crawl!r}")
             pulses, totals = await client.last_pulses(), await client.totals()
-            recent = await client.read(
-                cluster.now - alerts.WINDOW, cluster.now, _ROWS
-            )
+            recent = await client.read(cluster.now - alerts.WINDOW, cluster.now, _ROWS)
         finally:
             await admin.close()
             await client.close()
@@ -156,6 +154,7 @@ def make_cluster_overview(
     rates = {name: _rate(recent, name, last) if running else 0.0 for name in RATES}
     trend, seconds = _until_end(recent)
     end = {"text": end_in_words(trend, seconds), "seconds": seconds}
+    units = np.bincount(cluster.holders.holders, minlength=UNITS)
     found: Overview = {
         "spider": cluster.fixed.get("spider", ""), "when": now, "ended": None,
         "state": "ended" if cluster.ended else "running" if running else "killed",
@@ -168,7 +167,10 @@ def make_cluster_overview(
             for reason in WaitReason if (hosts := gauges[f"waiting.{reason.value}"]) > 0
         ],
         "end": end if running and not cluster.ended else {"text": "", "seconds": None},
-        "agents": [_agent_row(cluster, row, pulses.get(name)) for name, row in rows.items()],
+        "agents": [
+            _agent_row(cluster, row, int(units[row.number]), pulses.get(name))
+            for name, row in rows.items()
+        ],
         "phases": _phases(cluster, now),
     }  # fmt: skip
     paused = [name for name in there if cluster.facts.get(name, {}).get("paused")]
@@ -202,7 +204,7 @@ def _until_end(recent: Rows) -> tuple[str, float | None]:
 
 
 def _agent_row(
-    cluster: ClusterOverview, row: MemberRecord, pulse: AgentPulse | None
+    cluster: ClusterOverview, row: MemberRecord, units: int, pulse: AgentPulse | None
 ) -> dict[str, Any]:
     facts = cluster.facts.get(row.name, {})
     state = row.state.value
@@ -210,7 +212,6 @@ def _agent_row(
         state = "silent" if row.missing(cluster.now) else "running"
         if not row.incarnation:
             state = "stopped"
-    units = int((cluster.holders.holders == row.number).sum())
     memory = None
     if pulse is not None and "memory" in pulse.columns.gauges:
         found = float(pulse.gauges[pulse.columns.gauges.index("memory")])
