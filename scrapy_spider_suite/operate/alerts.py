@@ -7,19 +7,17 @@ from __future__ import annotations
 
 import json
 import logging
-import queue
-import threading
+import math
 import time
 from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
-from urllib.request import Request, urlopen
 
 import numpy as np
 
-from scrapy_spider_suite.frontier.outcomes import Event, Retry
+from scrapy_spider_suite.frontier.outcomes import Event, Health, Retry, State
 from scrapy_spider_suite.frontier.workbench import WaitReason
+from scrapy_spider_suite.runtime.tasks import DaemonCalls
 from scrapy_spider_suite.runtime.text import counted, printable
 
 if TYPE_CHECKING:
@@ -36,7 +34,12 @@ _REFUSED_SHARE: Final = 0.1
 _DISK_FREE: Final = 1 << 30  # bytes
 _SKEW: Final = 3.0
 
-_FAULTS: Final = (
+FETCH_FAILURES: Final = tuple(
+    event for event in Event
+    if event.outcome.health is not Health.NONE and event.outcome.state is not State.DONE
+)
+"""Fetches that failed; other errors are of URLs that were not fetched."""
+FAULTS: Final = (
     Event.PIPELINE_ERROR, *(event for event in Event if event.outcome.retry is Retry.STORE),
 )
 """Failures of servers, of the network or of the project; a page that is not there is none."""
@@ -69,8 +72,8 @@ class _Window:
         return sum(self.total(f"errors.{event.value}") for event in events)
 
     def attempts(self) -> float:
-        """Pages that are done, and failures, also those that are tried again."""
-        return self.total("pages") + self.errors(*Event)
+        """Pages that are done, and fetches that failed, also those that are tried again."""
+        return self.total("pages") + self.errors(*FETCH_FAILURES)
 
 
 def _stalled(overview: Mapping[str, Any], window: _Window) -> str:
@@ -84,7 +87,7 @@ def _stalled(overview: Mapping[str, Any], window: _Window) -> str:
 
 
 def _errors(overview: Mapping[str, Any], window: _Window) -> str:
-    attempts, faults = window.attempts(), window.errors(*_FAULTS)
+    attempts, faults = window.attempts(), window.errors(*FAULTS)
     if attempts < _LEAST_ATTEMPTS or faults <= _ERROR_SHARE * attempts:
         return ""
     return f"{faults / attempts:.0%} of the fetches of the last minutes failed"
@@ -139,7 +142,7 @@ def find_alerts(overview: Mapping[str, Any], rows: Rows) -> list[Alert]:
 
 _CALM: Final = 60.0  # seconds without an alert after which it has ended
 _WEBHOOK_TIMEOUT: Final = 10.0
-_MESSAGES: Final = 20  # most messages that wait for a slow webhook; further ones are dropped
+_MESSAGES: Final = 20  # most messages that wait for a slow webhook; the oldest are dropped
 
 
 class AlertLog:
@@ -151,7 +154,9 @@ class AlertLog:
     def __init__(self, webhook: str, **facts: str) -> None:
         self._facts = facts
         self._active: dict[str, tuple[Alert, float]] = {}  # with the time it was last found
-        self._webhook = _Webhook(webhook) if webhook else None
+        self._webhook = webhook
+        self._posts = DaemonCalls("alerts", _MESSAGES)
+        self._failing = False
 
     def update(self, alerts: Iterable[Mapping[str, str]], now: float) -> None:
         """Compare the *alerts* of an overview, found at *now* (monotonic), with those before."""
@@ -166,36 +171,28 @@ class AlertLog:
                 logger.info("Alert %s has ended", alert.name)
                 self._post(alert, "ends")
 
+    def end(self) -> DaemonCalls:
+        """End all alerts; return the posts that are under way."""
+        self.update([], math.inf)
+        return self._posts
+
     def _post(self, alert: Alert, state: str) -> None:
-        if self._webhook is not None:
+        if self._webhook:
             text = alert.text if state == "begins" else f"over: {alert.text}"
-            self._webhook.post({
+            message = {
                 "text": f"{self._facts.get('crawl') or 'crawl'}: {text}", "alert": alert.name,
                 "state": state, "when": round(time.time()), **self._facts,
-            })  # fmt: skip
+            }  # fmt: skip
+            self._posts.add(lambda: self._send(json.dumps(message).encode()))
 
+    def _send(self, data: bytes) -> None:
+        from urllib.request import Request, urlopen  # most crawls do without
 
-class _Webhook:
-    """Posts JSON to *url* in a thread that keeps no process alive."""
-
-    def __init__(self, url: str) -> None:
-        self._url = url
-        self._messages: queue.Queue[Mapping[str, Any]] = queue.Queue(_MESSAGES)
-        threading.Thread(target=self._run, name="alerts", daemon=True).start()
-
-    def post(self, message: Mapping[str, Any]) -> None:
-        with suppress(queue.Full):
-            self._messages.put_nowait(message)
-
-    def _run(self) -> None:
-        failing = False
-        while True:
-            data = json.dumps(self._messages.get()).encode()
-            request = Request(self._url, data, {"Content-Type": "application/json"})
-            try:
-                with urlopen(request, timeout=_WEBHOOK_TIMEOUT):
-                    failing = False
-            except Exception as error:  # whatever it is, the crawl goes on
-                if not failing:
-                    logger.warning("SUITE_ALERT_URL does not take an alert: %s", error)
-                failing = True
+        request = Request(self._webhook, data, {"Content-Type": "application/json"})
+        try:
+            with urlopen(request, timeout=_WEBHOOK_TIMEOUT):
+                self._failing = False
+        except Exception as error:  # whatever it is, the crawl goes on
+            if not self._failing:
+                logger.warning("SUITE_ALERT_URL does not take an alert: %s", error)
+            self._failing = True

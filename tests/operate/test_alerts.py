@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import logging
+import re
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,7 @@ from support.websites import Answer, Site, running
 from scrapy_spider_suite.analysis.time_series import Rows
 from scrapy_spider_suite.crawl.pulse import COLUMNS
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.operate.alerts import AlertLog, find_alerts
+from scrapy_spider_suite.operate.alerts import FAULTS, FETCH_FAILURES, AlertLog, find_alerts
 
 NOW = 1_795_900_000.0
 WELL: dict[str, Any] = {
@@ -56,12 +59,15 @@ def test_a_crawl_that_is_well_has_no_alert() -> None:
     [
         ({}, rows(), ["stalled"]),
         ({}, rows(errors__timeout=1), []),  # something is being fetched
+        ({}, rows(errors__robots=500, errors__host_dead=500), ["stalled"]),  # nothing is
         ({}, rows(seconds=100), []),  # it has just begun
         ({"paused": True}, rows(), []),
         ({"waits": WELL["waits"][1:]}, rows(), []),  # all hosts wait for good reasons
         ({"state": "ended"}, rows(), []),
         ({}, rows(pages=100, errors__timeout=60, errors__server_error=60), ["errors"]),
         ({}, rows(pages=10, errors__timeout=30), []),  # too few to say
+        ({}, rows(pages=40, errors__timeout=60, errors__budget=9_000), ["errors"]),
+        ({}, rows(pages=60, errors__timeout=55, errors__callback_error=60), []),
         ({}, rows(pages=80, errors__too_many_requests=20), ["too_many_requests"]),
         ({}, rows(pages=95, errors__too_many_requests=5), []),
         ({"gauges": {"disk_free": 5e8}}, rows(pages=1), ["disk"]),
@@ -91,6 +97,14 @@ def test_every_failure_that_is_counted_has_its_column() -> None:
     counted = {name.removeprefix("errors.") for name in COLUMNS.counters if "errors." in name}
     assert counted <= {event.value for event in Event}
     assert {"timeout", "too_many_requests", "pipeline_error"} <= counted
+
+
+def test_the_rules_for_prometheus_count_the_same_events() -> None:
+    """Lists of events in docs/watching/alerts.yml."""
+    rules = Path(__file__).parents[2] / "docs" / "watching" / "alerts.yml"
+    lists = [set(each.split("|")) for each in re.findall(r'event=~"([^"]+)"', rules.read_text())]
+    assert lists == [set(FETCH_FAILURES), set(FAULTS)]
+    assert {"robots", "budget", "host_dead", "callback_error"}.isdisjoint(FETCH_FAILURES)
 
 
 def test_an_alert_is_told_when_it_begins_and_when_it_ends(
@@ -132,3 +146,14 @@ def test_a_webhook_that_fails_is_logged_once(caplog: pytest.LogCaptureFixture) -
         until(lambda: "does not take" in caplog.text)
     assert caplog.text.count("SUITE_ALERT_URL does not take an alert: HTTP Error 500") == 1
     assert site.url not in caplog.text
+
+
+def test_the_end_of_a_crawl_ends_its_alerts() -> None:
+    """What is still to be posted goes out; nobody waits for a webhook that hangs."""
+    with running(Site({"/hook": "thanks", "/slow": Answer(wait=60.0)})) as site:
+        for path, patience in ("/slow", 0.1), ("/hook", 30.0):
+            log = AlertLog(f"{site.url}{path}")
+            log.update([{"name": "disk", "text": "no room"}], 0.0)
+            asyncio.run(log.end().drain(patience))
+        states = [json.loads(each.body)["state"] for each in site.visits if each.path == "/hook"]
+    assert states == ["begins", "ends"]
