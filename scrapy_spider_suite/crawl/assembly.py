@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.gate import WireQueue
@@ -43,6 +43,7 @@ class CrawlParts:
         self.sinks: list[Sink] = []
         self.loop: FetchLoop | None = None
         self.pulses = Pulses(self)
+        self.status: dict[str, Any] = {}  # what the status file says of the crawl
         self.path = ""  # whether rows take the fetch loop, and if not, why
 
 

@@ -501,7 +501,7 @@ class Maintenance:
         self._parts.revisits.publish()
         if not say:
             return
-        self._supervision.pulse(crawl.now(), {
+        self._parts.status = {
             "when": time.time(), "closing": self._engine.closing,
             "paused": self._engine.paused, "path": self._parts.path,
             "done": counters.done, "failed": counters.failed,
@@ -512,4 +512,5 @@ class Maintenance:
             "silent_name_servers": self._parts.trusted.resolver.silent_servers,
             "traps": crawl.frontier.traps.met, **self._parts.revisits.facts,
             PULSE: self._parts.pulses.facts(),
-        })  # fmt: skip
+        }  # fmt: skip
+        self._supervision.pulse(crawl.now(), self._parts.status)

@@ -43,6 +43,7 @@ _COUNTER_FAMILIES: Final = {
     "status": ("responses", "status", "Answers by class of status."),
 }
 _GAUGE_FAMILIES: Final = {"waiting": ("waiting_hosts", "reason", "Hosts that wait, by reason.")}
+_NONE: Final[Mapping[str, str]] = {}
 _STATUS_CLASS: Final = re.compile(r"[1-5]xx")  # the columns for one status are part of a class
 
 
@@ -58,25 +59,27 @@ def require() -> ModuleType:
     return core
 
 
-def metrics_text(overview: Mapping[str, Any], agent: str = "") -> bytes:
+def metrics_text(overview: Mapping[str, Any], labels: Mapping[str, str] = _NONE) -> bytes:
     """*overview*, of `operate.crawl_view`, in Prometheus's text format.
 
-    *agent*: a label of all metrics, for a view of one agent among several. Raises `SettingsError`.
+    *labels* are labels of all metrics. Raises `SettingsError`.
     """
     require()
     from prometheus_client import CollectorRegistry, generate_latest
 
     registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Overview(overview, agent))
+    registry.register(_Overview(overview, labels))
     return generate_latest(registry)
 
 
-def write_metrics(path: Path, overview: Mapping[str, Any], agent: str = "") -> None:
+def write_metrics(
+    path: Path, overview: Mapping[str, Any], labels: Mapping[str, str] = _NONE
+) -> None:
     """Replace the file *path*, at once, with the metrics. Raises `OSError`."""
     # Node exporters read *.prom alone. Without a sync: after a power failure it is written anew.
     new = path.with_name(f"{path.name}.{os.getpid()}.new")
     try:
-        new.write_bytes(metrics_text(overview, agent))
+        new.write_bytes(metrics_text(overview, labels))
         os.replace(new, path)
     except BaseException:
         new.unlink(missing_ok=True)
@@ -86,15 +89,16 @@ def write_metrics(path: Path, overview: Mapping[str, Any], agent: str = "") -> N
 class _Overview:
     """A collector of the values of one overview."""
 
-    def __init__(self, overview: Mapping[str, Any], agent: str) -> None:
+    def __init__(self, overview: Mapping[str, Any], labels: Mapping[str, str]) -> None:
         self._overview = overview
         self._core = require()
         name = str(overview.get("crawl") or overview.get("spider") or "")
-        self._labels = {"crawl": printable(name)} | ({"agent": printable(agent)} if agent else {})
+        self._labels = {key: printable(label) for key, label in {"crawl": name, **labels}.items()}
 
     def collect(self) -> Iterator[Any]:
         overview = self._overview
         yield self._gauge("running", "1 while the crawl runs.", overview["state"] == "running")
+        yield self._gauge("paused", "1 while the crawl is paused.", overview["paused"])
         yield self._gauge("healthy", "1 unless something is wrong.", overview["healthy"])
         yield self._gauge(
             "last_pulse_timestamp_seconds", "When the values were taken.", overview["when"] or 0

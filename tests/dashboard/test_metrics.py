@@ -26,15 +26,15 @@ Samples = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 def overview(**changes: Any) -> dict[str, Any]:
     """A crawl whose figures are all 7."""
     return {
-        "crawl": "", "spider": "news", "state": "running", "healthy": True, "when": 1.0,
-        "alerts": [], "agents": [], "counters": dict.fromkeys(COLUMNS.counters, 7),
+        "crawl": "", "spider": "news", "state": "running", "paused": False, "healthy": True,
+        "when": 1.0, "alerts": [], "agents": [], "counters": dict.fromkeys(COLUMNS.counters, 7),
         "gauges": dict.fromkeys(COLUMNS.gauges, 7), **changes,
     }  # fmt: skip
 
 
-def samples(found: dict[str, Any], agent: str = "") -> Samples:
+def samples(found: dict[str, Any], **labels: str) -> Samples:
     """The values, by name and labels."""
-    text = metrics_text(found, agent).decode()
+    text = metrics_text(found, labels).decode()
     return {
         (sample.name.removeprefix("scrapy_suite_"), tuple(sorted(sample.labels.items()))):
         sample.value
@@ -45,7 +45,7 @@ def samples(found: dict[str, Any], agent: str = "") -> Samples:
 def test_every_figure_has_a_metric() -> None:
     """Counters and gauges of a pulse, but for those that are part of another one."""
     found = samples(overview())
-    ours = len(RULES) + 3
+    ours = len(RULES) + 4
     assert sum(value == 7.0 for value in found.values()) == len(found) - ours
     assert len(found) - ours == len(COLUMNS.counters) + len(COLUMNS.gauges) - 1  # status.429
     crawl = ("crawl", "news")
@@ -58,7 +58,7 @@ def test_every_figure_has_a_metric() -> None:
 def test_what_is_not_known_is_left_out() -> None:
     """A crawl without a job has no disk; one that was killed may have no figures at all."""
     found = samples(overview(counters={}, gauges={"phase": None, "memory": math.nan}))
-    assert len(found) == len(RULES) + 3
+    assert len(found) == len(RULES) + 4
 
 
 def test_alerts_and_agents_have_labels() -> None:
@@ -78,13 +78,14 @@ def test_alerts_and_agents_have_labels() -> None:
     assert found["agent_running", (b, crawl)] == 0.0
 
 
-def test_the_file_of_an_agent_names_it(tmp_path: Path) -> None:
-    """Files of several agents on one machine have no series in common."""
-    one, other = (set(samples(overview(), name)) for name in ("a", "b"))
+@pytest.mark.parametrize("label", ["agent", "jobdir"])
+def test_the_file_of_a_process_names_it(tmp_path: Path, label: str) -> None:
+    """Files of several agents or jobs on one machine have no series in common."""
+    one, other = (set(samples(overview(), **{label: name})) for name in ("a", "b"))
     assert not one & other
     path = tmp_path / "crawl.prom"
-    write_metrics(path, overview(), "a")
-    assert b'agent="a"' in path.read_bytes()
+    write_metrics(path, overview(), {label: "a"})
+    assert f'{label}="a"' in path.read_text()
     with pytest.raises(OSError, match="crawl"):
         write_metrics(tmp_path / "no" / "crawl.prom", overview())
 

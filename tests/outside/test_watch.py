@@ -253,6 +253,7 @@ def test_an_alert_is_a_line_of_the_log_and_a_post(tmp_path: Path) -> None:
             ), tmp_path, seeds=f"{site.url}/",
         )  # fmt: skip
         until(lambda: hook.visits)
+        assert [json.loads(each.body)["state"] for each in hook.visits] == ["begins", "ends"]
     assert done.reason == "finished"
     assert re.search(r"WARNING: Alert errors: \d+% of the fetches of the last minutes", done.log)
     message = json.loads(hook.visits[0].body)
@@ -275,12 +276,13 @@ def test_metrics_are_written_for_a_node_exporter(site: Site, tmp_path: Path) -> 
         for _ in range(20):
             assert file.read_text().endswith("\n")
             time.sleep(0.02)
-        assert 'scrapy_suite_running{crawl="bulk"} 1.0\n' in file.read_text()
+        labels = f'crawl="bulk",jobdir="{(tmp_path / "job").resolve()}"'
+        assert f"scrapy_suite_running{{{labels}}} 1.0\n" in file.read_text()
         promtool = ["promtool", "check", "metrics"]
         checked = subprocess.run(promtool, input=file.read_bytes(), capture_output=True, check=True)
         assert checked.stdout + checked.stderr == b""
     text = file.read_text()
-    assert 'scrapy_suite_running{crawl="bulk"} 0.0\n' in text
+    assert f"scrapy_suite_running{{{labels}}} 0.0\n" in text
     [pages] = re.findall(r"^scrapy_suite_pages_total\{.*\} ([\d.]+)$", text, re.MULTILINE)
     assert abs(float(pages) - len(site.visits)) <= 3  # robots.txt, and what was under way
     assert [path.name for path in tmp_path.glob("crawl.prom*")] == ["crawl.prom"]
@@ -354,13 +356,15 @@ def test_a_prometheus_scrapes_the_dashboard(site: Site, tmp_path: Path) -> None:
         assert value("scrapy_suite_pages_total") <= len(site.visits)
         until(lambda: value("rate(scrapy_suite_pages_total[10s])") > 1.0)
         rules = ask("rules")["groups"][0]["rules"]
-        assert len(rules) == 6
+        assert len(rules) == 8
         until(lambda: all(each["health"] == "ok" for each in ask("rules")["groups"][0]["rules"]))
         dashboard = json.loads((RULES / "grafana.json").read_text())
         for panel in dashboard["panels"]:
             for target in panel["targets"]:
-                expression = target["expr"].replace("$crawl", ".*")
-                ask("query", query=expression.replace("$__rate_interval", "10s"))
+                expression = target["expr"].replace("$crawl", ".*").removesuffix(" > 0")
+                expression = expression.replace("$__rate_interval", "10s").replace("[5m]", "[10s]")
+                found = ask("query", query=expression)["result"]
+                assert bool(found) != ("_agent_" in expression), expression  # it is alone
         assert value("scrapy_suite_healthy") == 1.0
 
 
@@ -376,13 +380,16 @@ def agent(name: str, rate: int, share: float, pending: int = 9) -> list[dict[str
 
 def series(pages: int, errors: int, event: str = "timeout", **gauges: str) -> list[dict[str, str]]:
     """The series of a crawl: what counters rise by in a minute, and values of gauges."""
-    usual = {"running": "1+0x60", "healthy": "1+0x60", "disk_free_bytes": "1e12+0x60"} | gauges
+    usual = {"running": "1+0x60", "healthy": "1+0x60", "paused": "0+0x60",
+             "disk_free_bytes": "1e12+0x60",
+             "last_pulse_timestamp_seconds": "0+60x60"} | gauges  # fmt: skip
     crawl = 'crawl="news"'
     ready = f'scrapy_suite_waiting_hosts{{{crawl}, reason="ready"}}'
-    failures = f'scrapy_suite_errors_total{{{crawl}, event="{event}"}}'
+    failures = f"scrapy_suite_errors_total{{{crawl}, event="
     return [
         {"series": f"scrapy_suite_pages_total{{{crawl}}}", "values": f"0+{pages}x60"},
-        {"series": failures, "values": f"0+{errors}x60"},
+        {"series": f'{failures}"{event}"}}', "values": f"0+{errors}x60"},
+        {"series": f'{failures}"too_large"}}', "values": "0+0x60"},
         {"series": ready, "values": "3+0x60"},
         *({"series": f"scrapy_suite_{name}{{{crawl}}}", "values": values}
           for name, values in usual.items()),
@@ -397,6 +404,12 @@ def series(pages: int, errors: int, event: str = "timeout", **gauges: str) -> li
         (series(600, 5_000, "client_error"), set()),
         (series(0, 0), {"CrawlStalled"}),
         (series(0, 5, "client_error"), set()),
+        (series(0, 5, "robots"), {"CrawlStalled"}),  # which is no fetch
+        (series(0, 0, paused="1+0x60"), set()),
+        (series(0, 0, running="0+0x60"), set()),
+        (series(600, 0, last_pulse_timestamp_seconds="0+60x55 3300+0x5"), {"CrawlSilent"}),
+        (series(600, 0, running="0+0x60", last_pulse_timestamp_seconds="0+0x60"), set()),
+        (series(20, 900, "robots"), set()),
         (series(100, 300), {"CrawlErrors"}),
         (series(800, 200, "too_many_requests"), {"CrawlTooManyRequests"}),
         (series(600, 0, disk_free_bytes="5e8+0x60"), {"CrawlDisk"}),
