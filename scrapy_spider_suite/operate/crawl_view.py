@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import argparse
 import heapq
-import math
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial
 from itertools import islice
 from operator import attrgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 
-from scrapy_spider_suite.analysis import search
-from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
-from scrapy_spider_suite.analysis.link_stats import LinkStats, degree_counts
 from scrapy_spider_suite.analysis.time_series import Rows, SeriesReader
 from scrapy_spider_suite.crawl.pulse import PULSE, RATES, SERIES_FOLDER
 from scrapy_spider_suite.errors import JobError, PackError, SearchError
@@ -30,7 +27,6 @@ from scrapy_spider_suite.operate import alerts, verb
 from scrapy_spider_suite.operate.explanations import explain_host, explain_url, host_rows
 from scrapy_spider_suite.operate.job_target import OPERATOR
 from scrapy_spider_suite.operate.judge import display_duration, end_in_words
-from scrapy_spider_suite.packs.reader import Packs
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.values import REDIS_SCHEMES
@@ -39,15 +35,16 @@ from scrapy_spider_suite.store.job_reader import CrawlState, StoreReader, read_s
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.operate.cluster_view import AskAgents
+    from scrapy_spider_suite.packs.reader import Packs
 
 Overview = dict[str, Any]
 T = TypeVar("T")
 
-HOST_ORDERS: Final = ("slowest", "pending", "failed")
 _KEPT_FOR: Final = 10.0  # times as long as it took to find out, an answer stays
 _TAIL: Final = 1 << 20  # bytes of the fetch log that are read for recent fetches
 _FOUND: Final = 20  # pages that a search shows
 _ALERT_ROWS: Final = 60
+_HUGE: Final = 1e300
 
 
 class View(Protocol):
@@ -89,39 +86,32 @@ class CrawlView:
         self._jobdir = jobdir
         self._folder = jobdir / FOLDER
         self._settings = settings
-        self._job = JobFile.require(self._folder)
+        self._id = JobFile.require(self._folder).id
         self._status: dict[str, Any] = {}  # the last good one
         self._series = SeriesReader(self._folder / SERIES_FOLDER)
         self._kept = KeptAnswers()
-        packs = self._job.settings.get("packs_dir")
-        self._packs = Path(packs) if isinstance(packs, str) and packs else None
 
     def overview(self) -> Overview:
         if not self._folder.is_dir():
             raise JobError(f"{self._jobdir} is gone")
-        now = time.time()
+        now, job = time.time(), JobFile.require(self._folder)
+        if job.id != self._id:  # another one is in its place
+            self._id, self._status = job.id, {}
         self._status = read_status(self._folder) or self._status
         try:
             state = state_of(self._folder, self._status, now)
             found = make_overview(self._status, state, now)
-        except (TypeError, ValueError, KeyError, AttributeError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, OverflowError) as error:
             raise JobError(f"the status of {self._jobdir} cannot be read ({error})") from error
         found |= {
-            "job": str(self._jobdir), "spider": self._job.spider, "began": self._job.created,
+            "job": str(self._jobdir), "spider": job.spider, "began": job.created,
             "acts": os.access(self._folder, os.W_OK),
-            "phases": self._phases(found["gauges"].get("phase"), now),
+            "phases": _phases(job, found["gauges"].get("phase"), now),
         }  # fmt: skip
         if state.running:
             recent = self.series(now - alerts.WINDOW, now, _ALERT_ROWS)
             add_alerts(found, recent)
         return found
-
-    def _phases(self, phase: float | None, now: float) -> dict[str, Any] | None:
-        settings = self._job.settings
-        count, seconds = settings.get("phases"), settings.get("phase_seconds")
-        if phase is None or not isinstance(count, int) or not isinstance(seconds, int | float):
-            return None
-        return {"count": count, "active": int(phase) - 1, "left": seconds - now % seconds}
 
     def series(self, start: float, end: float, points: int) -> Rows:
         return self._series.read(start, end, points)
@@ -165,8 +155,11 @@ class CrawlView:
         return _store_errors(read)
 
     def pages(self, limit: int) -> list[dict[str, Any]]:
+        from scrapy_spider_suite.packs.reader import Packs
+
         fetches = (each for each in self._recent_fetches() if not each.remarks)
-        packs = None if self._packs is None else Packs([self._packs])
+        folder = self._packs()
+        packs = None if folder is None else Packs([folder])
         return [
             {
                 "url": each.url, "status": each.status, "reason": each.reason,
@@ -178,22 +171,26 @@ class CrawlView:
 
     def _recent_fetches(self) -> Iterator[fetch_log.FetchLine]:
         """The fetches at the end of the fetch log, the latest first."""
-        chosen = self._job.settings.get("fetch_log")
+        chosen = JobFile.require(self._folder).settings.get("fetch_log")
         folder = Path(chosen) if isinstance(chosen, str) else self._folder / fetch_log.LOG_FOLDER
-        try:
-            with (folder / fetch_log.ACTIVE).open("rb") as log:
-                log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
-                lines = log.read().split(b"\n")
-        except OSError:
-            return
-        for line in reversed(lines):
+        tail = _tail(folder / fetch_log.ACTIVE)
+        if len(tail) < _TAIL:  # it was rotated lately
+            for before in fetch_log.closed_files(folder)[-1:]:
+                tail = self._kept.get(before, partial(_tail, before)) + tail
+        for line in reversed(tail.split(b"\n")):
             with suppress(ValueError):  # a comment, or torn
                 yield fetch_log.parse_line(line)
 
+    def _packs(self) -> Path | None:
+        folder = JobFile.require(self._folder).settings.get("packs_dir")
+        return Path(folder) if isinstance(folder, str) and folder else None
+
     def links(self) -> dict[str, Any]:
+        from scrapy_spider_suite.analysis.link_stats import ROWS, LinkStats, degree_counts
+
         def read() -> dict[str, Any]:
             with self._reader() as reader:
-                stats = LinkStats(reader.store.kv(LINKS))
+                stats = LinkStats(reader.store.kv(ROWS))
                 totals = stats.totals()
                 counts = {
                     name: sorted(counts.items()) for name, counts in degree_counts(stats).items()
@@ -209,10 +206,13 @@ class CrawlView:
         return self._kept.get(("links",), read)
 
     def search(self, words: str) -> list[dict[str, Any]]:
-        if self._packs is None:
+        from scrapy_spider_suite.analysis import search
+
+        folder = self._packs()
+        if folder is None:
             raise JobError("the crawl keeps no pages (SUITE_PACKS_DIR), so there is no index")
         try:
-            hits = search.open_index(self._packs).search(words, limit=_FOUND)
+            hits = search.open_index(folder).search(words, limit=_FOUND)
         except (PackError, SearchError, OSError) as error:
             raise JobError(str(error)) from error
         return [
@@ -226,6 +226,24 @@ class CrawlView:
 
     def _reader(self) -> StoreReader:
         return StoreReader(self._folder)
+
+
+def _phases(job: JobFile, phase: float | None, now: float) -> dict[str, Any] | None:
+    count, seconds = job.settings.get("phases"), job.settings.get("phase_seconds")
+    if phase is None or not isinstance(count, int) or not isinstance(seconds, int | float):
+        return None
+    return {"count": count, "active": int(phase) - 1, "left": seconds - now % seconds}
+
+
+def _tail(path: Path) -> bytes:
+    """The last `_TAIL` bytes of a file of the fetch log, or less."""
+    tail = b""
+    with suppress(*fetch_log.ReadError), fetch_log.open_log_file(path) as log:
+        if path.suffix != fetch_log.ZST:
+            log.seek(max(0, log.seek(0, os.SEEK_END) - _TAIL))
+        while block := log.read(_TAIL):
+            tail = (tail + block)[-_TAIL:]
+    return tail
 
 
 class KeptAnswers:
@@ -265,11 +283,11 @@ def make_overview(status: Mapping[str, Any], state: CrawlState, now: float) -> O
     counters, gauges = numbers(pulse.get("counters")), numbers(pulse.get("gauges"))
     rates = numbers(pulse.get("rates")) if state.running else {}
     end = pulse.get("end") or {}
-    trend, seconds = str(end.get("trend", "")), end.get("seconds")
+    trend = str(end.get("trend", ""))
     found: Overview = {
         "crawl": "", "state": state.value, "alerts": [],
         "paused": state.running and bool(status.get("pauses")),
-        "when": status.get("when") or status.get("started") or now,
+        "when": numbers(pulse).get("when") or status.get("when") or status.get("started") or now,
         "started": status.get("started"), "ended": status.get("ended"),
         "counters": counters or {"pages": status.get("done", 0), "failed": status.get("failed", 0)},
         "rates": dict.fromkeys(RATES, 0.0) | rates,
@@ -285,9 +303,8 @@ def make_overview(status: Mapping[str, Any], state: CrawlState, now: float) -> O
         "end": {"text": "", "seconds": None}, "agents": [], "phases": None,
     }  # fmt: skip
     if state.running and trend:
-        known = isinstance(seconds, int | float) and math.isfinite(seconds)
-        found["end"] = {"text": end_in_words(trend, seconds if known else None),
-                        "seconds": seconds if known else None}  # fmt: skip
+        seconds = numbers(end).get("seconds")
+        found["end"] = {"text": end_in_words(trend, seconds), "seconds": seconds}
     trouble, words = _state_in_words(status, state, found, now)
     return found | {"healthy": not trouble, "words": trouble or words}
 
@@ -298,7 +315,7 @@ def numbers(found: object) -> dict[str, float]:
         return {}
     return {
         str(name): value for name, value in found.items()
-        if isinstance(value, int | float) and math.isfinite(value)
+        if isinstance(value, int | float) and abs(value) < _HUGE  # nor is NaN
     }  # fmt: skip
 
 

@@ -55,8 +55,8 @@ class _Screen:
             self._trouble = str(error)
 
     def _read(self) -> None:
-        now = time.time()
-        self._overview = self._view.overview()
+        self._overview = shown = self._view.overview()
+        now = time.time() if shown["state"] == "running" else shown["when"]
         self._series = self._view.series(now - _SPAN, now, _POINTS)
 
     def content(self) -> RenderableType:

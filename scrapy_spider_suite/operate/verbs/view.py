@@ -6,10 +6,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from scrapy_spider_suite.operate import verb
-from scrapy_spider_suite.operate.crawl_view import HOST_ORDERS, CrawlView
 
 
 def _read(call: verb.Invocation, question: verb.Question) -> Iterable[verb.Row]:
+    from scrapy_spider_suite.operate.crawl_view import CrawlView  # crawls load all verbs
+
     options, view = call.options, CrawlView(Path(str(call.jobdir)), call.settings)
     if options.part == "hosts":
         return view.hosts(options.by, options.limit)
@@ -31,7 +32,7 @@ VERBS = (
         "view", "what a page about the crawl shows of a job",
         options=(
             verb.option("part", choices=("hosts", "pages", "links", "search")),
-            verb.option("--by", choices=HOST_ORDERS, default="pending"),
+            verb.option("--by", choices=("slowest", "pending", "failed"), default="pending"),
             verb.option("--words", default=""),
             verb.LIMIT,
         ),
