@@ -76,7 +76,7 @@ class Command(base.Command):
         views = (open_view(job, self.settings, ask_agents) for _ in range(2))
         live, asked = map(questions.ViewThread, views)
         page = server.Dashboard(
-            server.LiveFeed(live), questions.SharedAnswers(asked), rights,
+            server.LiveFeed(live), questions.SharedAnswers(live, asked), rights,
             lambda act: acts.carry_out(act, job, self.settings),
         )  # fmt: skip
         port = server.listen(page, opts.host, opts.port)

@@ -145,6 +145,7 @@ QUESTIONS: Final[Mapping[str, Callable[[View, Words], Any]]] = {
     "search": lambda view, words: view.search(_text(words, "q")),
     "metrics": _metrics,
 }
+_QUICK: Final = frozenset({"series", "metrics"})
 _FRESH: Final = {"hosts": 10.0, "links": 60.0, "pages": 2.0}
 """Seconds for which an answer is good; others: one second."""
 
@@ -157,10 +158,16 @@ class _Asked:
 
 
 class SharedAnswers:
-    """Answers to `QUESTIONS`, each of which is asked once for all who want it at that time."""
+    """Answers to `QUESTIONS`, each of which is asked once for all who want it at that time.
 
-    def __init__(self, thread: ViewThread, clock: Callable[[], float] = time.monotonic) -> None:
-        self._thread = thread
+    Those that may take long are asked in the *slow* thread, so that no other waits for them.
+    """
+
+    def __init__(
+        self, quick: ViewThread, slow: ViewThread, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._quick = quick
+        self._slow = slow
         self._clock = clock
         self._asked: OrderedDict[tuple[str, ...], _Asked] = OrderedDict()
 
@@ -174,8 +181,8 @@ class SharedAnswers:
                 return succeed(Answer.error(503, "too many questions wait: ask again later"))
             asked = self._asked[key] = _Asked(now)
             self._asked.move_to_end(key)
-            question = QUESTIONS[name]
-            answered = self._thread.ask(lambda view: _answer(question(view, words)))
+            question, thread = QUESTIONS[name], self._quick if name in _QUICK else self._slow
+            answered = thread.ask(lambda view: _answer(question(view, words)))
             answered.addErrback(error_answer)
             answered.addCallback(self._give, asked)
         if asked.answer is not None:

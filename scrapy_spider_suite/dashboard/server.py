@@ -30,7 +30,9 @@ from scrapy_spider_suite.dashboard.questions import (
     ViewThread,
     error_answer,
 )
+from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.operate import actions
+from scrapy_spider_suite.operate.alerts import FETCH_FAILURES
 
 reactor: Any = _reactor
 
@@ -201,7 +203,8 @@ class Dashboard(Resource):
         request.setHeader("Content-Type", "text/event-stream")
         request.setHeader("X-Accel-Buffering", "no")  # nginx would keep events back
         acts = {"possible": self._access.allows_acts, "allowed": right is Right.ACT}
-        self._feed.join(request, event_of("hello", json.encode({"acts": acts})))
+        hello = {"acts": acts, "errors": [*FETCH_FAILURES, Event.CALLBACK_ERROR]}
+        self._feed.join(request, event_of("hello", json.encode(hello)))
         return None
 
     def _login(self, request: Request) -> Deferred[Answer]:

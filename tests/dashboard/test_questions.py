@@ -60,8 +60,9 @@ class Asker:
     """Shared answers at a time that the test sets."""
 
     def __init__(self) -> None:
-        self.thread, self.now = Thread(), 0.0
-        self.answers = SharedAnswers(self.thread, lambda: self.now)  # type: ignore[arg-type]
+        self.thread, self.slow, self.now = Thread(), Thread(), 0.0
+        threads: Any = self.thread, self.slow
+        self.answers = SharedAnswers(*threads, lambda: self.now)
         self.got: list[Answer] = []
 
     def ask(self, name: str, **words: str) -> None:
@@ -75,14 +76,14 @@ def test_one_question_for_all() -> None:
     for _ in range(3):
         asker.ask("search", q="a")
     assert asker.got == []
-    asker.thread.run()
+    asker.slow.run()
     asker.ask("search", q="a")
-    assert asker.thread.view.asked == 1
+    assert asker.slow.view.asked == 1
     assert [each.body for each in asker.got] == [b'[{"words":"a"}]'] * 4
     asker.now = 1.5
     asker.ask("search", q="a")
-    asker.thread.run()
-    assert asker.thread.view.asked == 2
+    asker.slow.run()
+    assert asker.slow.view.asked == 2
 
 
 def test_bounded() -> None:
@@ -91,10 +92,10 @@ def test_bounded() -> None:
     for number in range(150):
         asker.ask("search", q=str(number))
     assert [each.status for each in asker.got] == [503] * 50
-    asker.thread.run()
+    asker.slow.run()
     for number in range(99, 149):
         asker.ask("search", q=str(number))
-    asker.thread.run()
+    asker.slow.run()
     assert all(each.status == 200 for each in asker.got[50:])
     assert len(asker.answers._asked) <= 65
 
@@ -109,11 +110,22 @@ def test_errors(
     """An error is an answer; a fault goes to the log."""
     asker = Asker()
     asker.ask("search", q=words)
-    asker.thread.run()
+    asker.slow.run()
     [answer] = asker.got
     assert answer.status == status
     assert text in answer.body
     assert bool(caplog.records) == (words == "fault")
+
+
+def test_quick_questions_do_not_wait_for_slow_ones() -> None:
+    """Series go on while an agent, or a large store, is asked."""
+    asker = Asker()
+    asker.ask("search", q="a")
+    asker.ask("series", start="100", end="120", points="2")
+    asker.thread.run()
+    assert [each.status for each in asker.got] == [200]
+    asker.slow.run()
+    assert len(asker.got) == 2
 
 
 def test_series() -> None:

@@ -8,11 +8,13 @@ import {
 
 const POINTS = 300;
 const RETRY = 5000; // ms until a closed feed is opened again
+const LINKS_EVERY = 300000; // ms
 const SILENCE = 5; // seconds without an overview that are said
 
 let latest = null;
 let heard = 0;
 let rights = { possible: false, allowed: false };
+let errors = new Set(); // their names; URLs that failed by others were not fetched
 
 const words = text => text.replaceAll("_", " ");
 const valuesOf = (all, prefix) => Object.entries(all ?? {})
@@ -23,7 +25,11 @@ const valuesOf = (all, prefix) => Object.entries(all ?? {})
 
 function connect() {
   const feed = new EventSource("events");
-  feed.addEventListener("hello", event => { rights = JSON.parse(event.data).acts; });
+  feed.addEventListener("hello", event => {
+    const hello = JSON.parse(event.data);
+    rights = hello.acts;
+    errors = new Set(hello.errors.map(words));
+  });
   feed.addEventListener("overview", event => show(JSON.parse(event.data)));
   feed.addEventListener("trouble", event => trouble(JSON.parse(event.data).error));
   feed.addEventListener("error", () => {
@@ -136,13 +142,16 @@ function showWaits({ waits }) {
 }
 
 function showErrors({ counters }) {
-  const kinds = valuesOf(counters, "errors.").filter(([, total]) => total > 0)
+  const known = valuesOf(counters, "errors.").filter(([, total]) => total > 0)
     .sort((a, b) => b[1] - a[1]);
-  const all = kinds.reduce((sum, [, total]) => sum + total, 0);
-  fill("errors", table("Errors so far", [
-    ["Kind", row => row[0], ""], ["So far", row => count(row[1]), "number"],
-    ["Share", row => share(row[1] / all), "number"],
-  ], kinds));
+  for (const [id, title, wanted] of [["errors", "Errors so far", true], ["refused", "URLs not fetched", false]]) {
+    const kinds = known.filter(([name]) => errors.has(name) === wanted);
+    const all = kinds.reduce((sum, [, total]) => sum + total, 0);
+    fill(id, table(title, [
+      ["Kind", row => row[0], ""], ["So far", row => count(row[1]), "number"],
+      ["Share", row => share(row[1] / all), "number"],
+    ], kinds));
+  }
 }
 
 function showEnd({ end, rates, gauges }) {
@@ -186,7 +195,7 @@ const CHARTS = [
   [new TimeChart(byId("chart-waits"), { format: amount, stacked: true }),
     data => valuesOf(data.means, "waiting.").filter(([name]) => name !== "ready")],
   [new TimeChart(byId("chart-errors"), { format: rate, stacked: true }),
-    data => valuesOf(data.rates, "errors.")],
+    data => valuesOf(data.rates, "errors.").filter(([name]) => errors.has(name))],
   [new TimeChart(byId("chart-queue"), { format: amount }), data => [["URLs to go", data.means.pending]]],
 ];
 let nextCharts = 0;
@@ -196,11 +205,11 @@ const chosen = name => document.querySelector(`[name=${name}]:checked`).value;
 async function drawCharts() {
   clearTimeout(nextCharts);
   const range = chosen("range");
-  const { began, ended } = latest;
-  const now = ended ?? Date.now() / 1000; // of a crawl that has ended, its last hours
-  const young = range === "all" || now - began < range;
-  const start = young ? began - 1 : (ended ?? 0) - range;
-  const end = ended ? { end: ended + 1 } : {};
+  const { began, state, when } = latest;
+  const last = state === "running" ? null : when; // of a crawl that does not run, its last hours
+  const young = range === "all" || (last ?? Date.now() / 1000) - began < range;
+  const start = young ? began - 1 : (last ?? 0) - range;
+  const end = last ? { end: last + 1 } : {};
   let wait = 10;
   try {
     const data = await ask("series", { start, ...end, points: POINTS });
@@ -293,16 +302,24 @@ const pageTable = rows => table("Recent pages", [
   ["Pack", row => inPack(row.pack), ""],
 ], rows);
 
+const degreeCharts = {};
+
 async function showLinks() {
   const { degrees = {}, ...totals } = await ask("links").catch(() => ({}));
+  setTimeout(later(showLinks), LINKS_EVERY);
   byId("links").hidden = !Object.keys(degrees).length;
   byId("link-totals").replaceChildren(...Object.entries(totals).map(([name, value]) =>
     element("div", {}, element("dt", {}, words(name)), element("dd", {}, count(value)))));
   for (const [name, pairs] of Object.entries(degrees)) {
-    const place = element("div", { className: "chart" }, element("h3", {}, DEGREES[name] ?? words(name)));
-    byId("degrees").append(place);
-    new DegreeChart(place).show(pairs);
+    degreeCharts[name] ??= degreeChart(DEGREES[name] ?? words(name));
+    degreeCharts[name].show(pairs);
   }
+}
+
+function degreeChart(title) {
+  const place = element("div", { className: "chart" }, element("h3", {}, title));
+  byId("degrees").append(place);
+  return new DegreeChart(place);
 }
 
 const DEGREES = {
