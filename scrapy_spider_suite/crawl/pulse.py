@@ -9,7 +9,7 @@ import logging
 import math
 import os
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final
 
@@ -18,13 +18,12 @@ import numpy as np
 from scrapy_spider_suite.analysis.time_series import Array, Columns, SeriesWriter
 from scrapy_spider_suite.crawl.context import Crawl
 from scrapy_spider_suite.crawl.gate import CAP_UNITS
-from scrapy_spider_suite.frontier.outcomes import Event, Retry, State
+from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.frontier.workbench import WaitReason
 from scrapy_spider_suite.store.job_reader import read_status
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.crawl.assembly import CrawlParts
-    from scrapy_spider_suite.crawl.queue.leases import Fetch
 
 logger = logging.getLogger(__name__)
 
@@ -37,10 +36,6 @@ _ERRORS: Final = tuple(
     if (event.outcome.state is not State.DONE and event not in _NO_ERRORS)
     or event is Event.CALLBACK_ERROR
 )
-_TRIED_AGAIN: Final = frozenset(
-    event for event in _ERRORS if event.outcome.retry is not Retry.NOBODY
-)
-"""Each attempt counts; of other events, each URL that they conclude."""
 _STATUSES: Final = ("2xx", "3xx", "4xx", "5xx", "429")
 _STATUS_STATS: Final = "downloader/response_status_count/"
 
@@ -56,6 +51,10 @@ COLUMNS: Final = Columns(
     ),
 )  # fmt: skip
 """What one process counts: docs/watching.md explains the names."""
+_UNSTORED: Final = np.array(
+    [name.startswith(("cache_", "dns_", "status.")) for name in COLUMNS.counters]
+)
+"""The counters that the process has; the store has the others."""
 RATES: Final = ("pages", "failed", "bytes", "new_urls")
 _RATED: Final = [COLUMNS.counters.index(name) for name in RATES]
 
@@ -115,8 +114,6 @@ class Pulses:
     def __init__(self, parts: CrawlParts) -> None:
         self._parts = parts
         self._crawl = crawl = parts.crawl
-        self._attempts: Counter[Event] = Counter()
-        crawl.frontier.commit.listeners.append(self._count_attempt)
         self.listeners: list[Callable[[float, float, Array, Array], None]] = []
         self._second = int(time.time())
         self._taken = crawl.now()  # the end of the time that pulses cover
@@ -131,10 +128,6 @@ class Pulses:
         self._trouble = ""
         crawl.closers.append(self._close)
 
-    def _count_attempt(self, fetch: Fetch, event: Event) -> None:
-        if event in _TRIED_AGAIN:
-            self._attempts[event] += 1
-
     def poll(self) -> None:
         """Take a pulse if a second of the clock is over; call a few times a second."""
         if int(time.time()) != self._second:
@@ -144,8 +137,7 @@ class Pulses:
         """Take a pulse now."""
         wall, now = time.time(), self._crawl.now()
         counters = self._read_counters()
-        # Counts fall where an operator has URLs fetched again, or forgotten.
-        increase = np.maximum(counters - self._last, 0.0)
+        increase = np.maximum(counters - self._last, 0.0)  # an extension may clear the stats
         seconds, self._taken = now - self._taken, now
         self._second, self._last, self.when = int(wall), counters, wall
         self.counted = self.counted + increase
@@ -212,14 +204,12 @@ class Pulses:
 
     def _read_counters(self) -> Array:
         crawl, frontier = self._crawl, self._crawl.frontier
-        counters, cache, attempts = frontier.counters, frontier.states.cache, self._attempts
+        counters, cache = frontier.counters, frontier.states.cache
         return np.array([
-            frontier.commit.fetched, counters.failed, counters.bytes,
-            counters.pending + counters.done + counters.failed - frontier.states.imported,
-            counters.filtered, counters.retried, cache.hits, cache.misses,
+            counters.pages, counters.failures, counters.bytes, counters.found, counters.filtered,
+            counters.retried, cache.hits, cache.misses,
             self._parts.trusted.resolver.counts["queries"], *_statuses(crawl),
-            *((attempts if event in _TRIED_AGAIN else counters.events).get(event, 0)
-              for event in _ERRORS),
+            *(counters.endings.get(event, 0) for event in _ERRORS),
         ], np.float64)  # fmt: skip
 
     def _read_gauges(self, wall: float) -> Array:
@@ -235,15 +225,14 @@ class Pulses:
 
 
 def _totals_so_far(crawl: Crawl, counters: Array) -> Array:
-    """The totals of the job: those of its last pulse, or what its store counts."""
+    """The totals of the job: what its store counts, the others by its last pulse."""
     status = None if crawl.job is None else read_status(crawl.job.folder)
     known = ((status or {}).get(PULSE) or {}).get("counters")
-    if isinstance(known, dict):
-        found = (known.get(name) for name in COLUMNS.counters)
-        return np.array([each if isinstance(each, int | float) else 0 for each in found], float)
-    totals = counters.copy()
-    totals[0] = crawl.frontier.counters.done
-    return totals
+    if not isinstance(known, dict):
+        return counters
+    found = [known.get(name) for name in COLUMNS.counters]
+    before = np.array([each if isinstance(each, int | float) else 0 for each in found], float)
+    return np.where(_UNSTORED, counters + before, counters)
 
 
 def _statuses(crawl: Crawl) -> list[int]:

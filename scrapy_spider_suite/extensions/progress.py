@@ -15,6 +15,7 @@ from scrapy.exceptions import NotConfigured
 from scrapy.extensions.logstats import LogStats
 
 from scrapy_spider_suite.crawl.assembly import open_crawl
+from scrapy_spider_suite.crawl.pulse import COLUMNS
 from scrapy_spider_suite.frontier.workbench import WaitReason
 from scrapy_spider_suite.operate.job_target import pause_reasons
 from scrapy_spider_suite.operate.judge import end_in_words, wait_summary
@@ -98,10 +99,9 @@ class ProgressLine:
         self._crawl, self._pulses = parts.crawl, parts.pulses
         # Connected here: a refused crawl is closed, too.
         self._crawler.signals.connect(self._closed, signals.spider_closed)
-        frontier = self._crawl.frontier
         logger.info(
             "The crawl is open: %s done, %s to go",
-            counted(frontier.counters.done, "page"), counted(frontier.pending, "URL"),
+            counted(self._total("pages"), "page"), counted(self._crawl.frontier.pending, "URL"),
         )  # fmt: skip
         self._task = PeriodicTask(self._interval, self._show)
         self._task.start()
@@ -133,26 +133,32 @@ class ProgressLine:
 
     def parts(self) -> list[str]:
         """The parts on a terminal, the most important first."""
-        frontier, rates = self._crawl.frontier, self._pulses.pace.rates()
-        counts = sorted(frontier.waits.counts, key=lambda each: each.reason is not WaitReason.READY)
+        rates = self._pulses.pace.rates()
+        counts = sorted(self._crawl.frontier.waits.counts,
+                        key=lambda each: each.reason is not WaitReason.READY)  # fmt: skip
         return [
-            f"{counted(frontier.counters.done, 'page')} ({_rates_in_words(rates)})",
-            f"{frontier.pending:,} to go ({self._time_left()})",
+            f"{counted(self._total('pages'), 'page')} ({_rates_in_words(rates)})",
+            f"{self._gauge('pending'):,} to go ({self._time_left()})",
             *(f"{each.hosts:,} {each.reason}" for each in counts),
-            f"{frontier.counters.failed:,} failed",
+            f"{self._total('failed'):,} failed",
         ]
+
+    def _total(self, counter: str) -> int:
+        return int(self._pulses.totals[COLUMNS.counters.index(counter)])
+
+    def _gauge(self, name: str) -> int:
+        return int(self._pulses.gauges[COLUMNS.gauges.index(name)])
 
     def line(self, now: float) -> str:
         """The line in the log. *now* is monotonic."""
         frontier, rates = self._crawl.frontier, self._pulses.pace.rates()
-        counters = frontier.counters
         paused = "".join(f"{each}; " for each in self._pauses()[:1])
         return (
-            f"{paused}{counted(counters.done, 'page')} ({_rates_in_words(rates)}), "
-            f"{counted(frontier.pending, 'URL')} to go ({self._time_left()}), "
-            f"{frontier.statistics().leased} under way; "
+            f"{paused}{counted(self._total('pages'), 'page')} ({_rates_in_words(rates)}), "
+            f"{counted(self._gauge('pending'), 'URL')} to go ({self._time_left()}), "
+            f"{self._gauge('under_way')} under way; "
             f"{wait_summary(frontier.waits.counts, now + frontier.wall_offset)}; "
-            f"{counters.failed:,} failed"
+            f"{self._total('failed'):,} failed"
         )
 
     def _time_left(self) -> str:
@@ -173,8 +179,8 @@ class ProgressLine:
         traps = format_counts(frontier.traps.met)
         logger.info(
             "The crawl ended (%s) after %.0f s in all: %s done, %s failed, %s left%s%s",
-            reason, counters.seconds, counted(counters.done, "page"),
-            counted(counters.failed, "URL"), f"{frontier.pending:,}",
+            reason, counters.seconds, counted(self._total("pages"), "page"),
+            counted(self._total("failed"), "URL"), f"{frontier.pending:,}",
             f" ({outcomes})" if outcomes else "",
             f"; URLs in traps: {traps}" if traps else "",
         )  # fmt: skip

@@ -217,7 +217,7 @@ def _agent_row(
         found = float(pulse.gauges[pulse.columns.gauges.index("memory")])
         memory = None if math.isnan(found) else int(found)
     return {
-        "name": row.name, "state": state, "pages": facts.get("done"),
+        "name": row.name, "state": state, "pages": facts.get("pages"),
         "rate": facts.get("rate") if state == "running" else 0.0,
         "share": round(units / UNITS, 4), "pending": facts.get("pending"), "memory": memory,
     }  # fmt: skip

@@ -118,7 +118,7 @@ def _summary(reports: _Reports) -> Iterator[str]:
 
 
 def _speed(report: CrawlReport) -> float:
-    return float(report.facts["done"]) / max(1e-9, float(report.facts["seconds"]))
+    return float(report.facts["pages"]) / max(1e-9, float(report.facts["seconds"]))
 
 
 def _places(report: CrawlReport) -> str:
@@ -138,7 +138,7 @@ def _number(name: str, unit: str = "", divisor: float = 1) -> Callable[[_Facts],
 
 _FACTS: Final[Sequence[tuple[str, Callable[[_Facts], str]]]] = (
     ("Time of crawling", lambda facts: display_duration(facts["seconds"])),
-    ("Pages", _number("done")), ("URLs that failed", _number("failed")),
+    ("Pages", _number("pages")), ("URLs that failed", _number("failed")),
     ("URLs in the queue", _number("pending")), ("Fetches tried again", _number("retried")),
     ("Hosts given up", _number("dead_hosts")), ("Fetches", _number("fetches")),
     ("Received", _number("bytes", " MB", 1e6)), ("Mean time of a fetch", _number("mean_ms", " ms")),

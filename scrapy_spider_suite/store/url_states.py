@@ -135,7 +135,6 @@ class UrlStates:
         self.cache = FingerprintCache(cache)
         self.domains = DomainCounts(store)
         self.volatile = 0  # volatile entries that are pending
-        self.imported = 0  # URLs that came from other agents, with their states
         self.sieve_queue: SieveQueue | None = None
         self.on_refused: Callable[[bytes, float], None] | None = None
         self.breadth_first = order is BREADTH_FIRST
@@ -220,6 +219,7 @@ class UrlStates:
         self._give_key(entry, b"", tried=True)
 
     def note_pending(self, entry: Entry, event: Event, status: int, wall: float) -> None:
+        self.counters.endings[event] += 1
         if not entry.volatile:
             state = _state_of(entry, State.PENDING, event, status, wall)
             self._store.put_state(entry.identity, state)
@@ -229,6 +229,8 @@ class UrlStates:
     ) -> None:
         state = State.DONE if event.outcome.state is State.DONE else State.FAILED
         self._count_end(entry.host, record, state, event)
+        self.counters.endings[event] += 1
+        self.counters.failures += state is State.FAILED
         last = _state_of(entry, state, event, status, wall)
         if not entry.volatile:
             self._end(entry.identity, last)
@@ -271,7 +273,6 @@ class UrlStates:
         self, entry: Entry, record: HostRecord, state: bytes, *, last: bool = False
     ) -> None:
         """Write another agent's pending *entry* with its packed *state*, behind what is there."""
-        self.imported += 1
         self._store.put_state(entry.identity, state)
         self._count_pending(entry, record)
         self._give_key(entry, record.head, tried=entry.attempts > 0, last=last)
@@ -279,7 +280,6 @@ class UrlStates:
     def import_state(self, key: bytes, host: str, record: HostRecord, state: UrlState) -> None:
         self._end(key, state.to_bytes())
         if state.event is not None:
-            self.imported += 1
             self._count_end(host, record, state.state, state.event)
 
     def remove(self, entry: Entry, record: HostRecord) -> None:

@@ -46,9 +46,10 @@ def crawler() -> Iterator[Any]:
     crawl = get_crawl(crawler)
     entries = [seed_entry(f"http://h{n}.test/") for n in range(3)]
     crawl.frontier.admission.schedule([each for each in entries if each is not None], crawl.now())
-    crawl.frontier.counters.done = 1_234
-    crawl.frontier.counters.failed = 5
-    crawl.frontier.counters.events = {Event.CLIENT_ERROR: 5, Event.SUCCESS: 1_234}
+    counters = crawl.frontier.counters
+    counters.events = {Event.CLIENT_ERROR: 5, Event.SUCCESS: 1_234}
+    counters.endings.update(counters.events)
+    counters.failures = 5
     yield crawler
     crawl.close_job()
 
@@ -89,13 +90,13 @@ def test_the_line(crawler: Any, run: Any) -> None:
     shown = opened(crawler, None, run)
     counters, frontier = get_crawl(crawler).frontier.counters, get_crawl(crawler).frontier
     now = time.monotonic() + 2.0
-    counters.done += 200
+    counters.endings[Event.SUCCESS] += 200
     counters.bytes += 3_000_000
     frontier.waits.count(now, now + frontier.wall_offset)
     time.sleep(0.1)
     open_crawl(crawler).pulses.take()
     assert re.fullmatch(
-        r"1,434 pages \(0\.0/s, \d+\.\d MB/s\), 3 URLs to go \(no end in sight\), 0 under way; "
+        r"1,434 pages \([\d.,]+/s, \d+\.\d MB/s\), 3 URLs to go \(no end in sight\), 0 under way; "
         r"3 hosts wait: 3 name look-up; 5 failed",
         shown.line(now),
     )

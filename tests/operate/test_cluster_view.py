@@ -66,7 +66,7 @@ def test_a_crawl_that_runs() -> None:
     """Rates, the end, sums of gauges, and each agent with its share."""
     found = make_cluster_overview(
         cluster(
-            member("a", 1), member("b", 2), facts={"a": {"done": 9, "rate": 1.5, "pending": 4}},
+            member("a", 1), member("b", 2), facts={"a": {"pages": 9, "rate": 1.5, "pending": 4}},
             fixed={"SUITE_PHASES": "4", "SUITE_PHASE_SECONDS": "60"},
         ),
         {"a": pulse(pending=1_500, memory=3e8), "b": pulse(pending=500, memory=1e8)}, rows(),

@@ -14,7 +14,7 @@ from scrapy_spider_suite.operate.report_page import CrawlReport, render_page
 
 HOSTILE = "</td><script>alert(1)</script><img src=x onerror=alert(2)>\u202e\x00'\"&amp;"
 FACTS = {
-    "spider": "news", "begun": 1_795_900_000, "seconds": 100, "done": 500, "failed": 3,
+    "spider": "news", "begun": 1_795_900_000, "seconds": 100, "pages": 500, "failed": 3,
     "pending": 7, "retried": 0, "dead_hosts": 0, "fetches": 600, "bytes": 5_000_000, "mean_ms": 12,
     "fetches_per_second": 6.0, "kilobytes_per_second": 50.0,
 }  # fmt: skip

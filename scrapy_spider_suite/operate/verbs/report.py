@@ -114,6 +114,7 @@ def _crawl(reader: StoreReader) -> verb.Row:
     return {
         "job": file.id, "spider": file.spider, "begun": round(file.created),
         "seconds": round(counters.seconds),
+        "pages": counters.pages,
         "done": counters.done, "failed": counters.failed, "pending": counters.pending,
         "retried": counters.retried, "filtered": counters.filtered,
         "dead_hosts": counters.dead_hosts,

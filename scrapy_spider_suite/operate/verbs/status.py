@@ -28,7 +28,7 @@ _IN_WORDS = (
 )  # fmt: skip
 """Values that the first lines of text say in words."""
 _SUMS = (
-    "pending", "done", "failed", "retried", "filtered", "dead_hosts", "hosts", "leased",
+    "pages", "pending", "done", "failed", "retried", "filtered", "dead_hosts", "hosts", "leased",
     "in_trie", "in_sieve", "to_revisit", "unextracted",
 )  # fmt: skip
 """The values that can be added up."""
@@ -140,7 +140,7 @@ def _status_row(
     row: verb.Row = {
         "running": state.running, "state": state.value, "pauses": pauses(reader, status),
         "waits": judge.wait_rows(judge.waits_in_status(status), now),
-        "pending": counters.pending, "done": counters.done,
+        "pages": counters.pages, "pending": counters.pending, "done": counters.done,
         "failed": counters.failed, "retried": counters.retried, "filtered": counters.filtered,
         "dead_hosts": counters.dead_hosts, "seconds": round(counters.seconds),
         "outcomes": {event.value: count for event, count in counters.events.items()},
