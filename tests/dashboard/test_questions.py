@@ -61,8 +61,8 @@ class Asker:
 
     def __init__(self) -> None:
         self.thread, self.slow, self.now = Thread(), Thread(), 0.0
-        threads: Any = self.thread, self.slow
-        self.answers = SharedAnswers(*threads, lambda: self.now)
+        clock = lambda: self.now  # noqa: E731
+        self.answers = SharedAnswers(self.thread, self.slow, clock)  # type: ignore[arg-type]
         self.got: list[Answer] = []
 
     def ask(self, name: str, **words: str) -> None:

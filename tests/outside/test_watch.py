@@ -288,6 +288,22 @@ def test_metrics_are_written_for_a_node_exporter(site: Site, tmp_path: Path) -> 
     assert [path.name for path in tmp_path.glob("crawl.prom*")] == ["crawl.prom"]
 
 
+@pytest.mark.parametrize("asked", [True, False])
+def test_another_scheduler_has_no_pulse(tmp_path: Path, asked: bool) -> None:
+    """One line says so to whoever wants metrics; no file says that all is well."""
+    file = tmp_path / "crawl.prom"
+    own = {"SCHEDULER": "scrapy.core.scheduler.Scheduler",
+           "DOWNLOADER": "scrapy.core.downloader.Downloader"}  # fmt: skip
+    own |= {Setting.METRICS_FILE: str(file)} if asked else {}
+    with running(Site({"/": "a page"})) as site:
+        settings = loopback_settings(TEST_CONSTANTS={Constant.WATCH_PERIOD: 0.1}, **own)
+        done = crawl("support.spiders.Ordinary", settings, tmp_path, start=f"{site.url}/")
+    assert done.reason == "finished"
+    said = "SUITE_METRICS_FILE and SUITE_ALERT_URL need the suite's SCHEDULER"
+    assert (said in done.log) == asked
+    assert not file.exists()
+
+
 def free_port() -> int:
     """One that nobody listens on."""
     with socket.socket() as probe:
