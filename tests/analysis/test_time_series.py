@@ -166,13 +166,16 @@ def test_a_year_is_read_in_a_tenth_of_a_second(tmp_path: Path) -> None:
 
 
 def test_a_roll_up_is_the_sum_of_its_sources() -> None:
-    """1,000 sources of 200 counters and some gauges add up to 100 aggregates within 10 ms."""
+    """1,000 sources of 200 counters and some gauges add up to 100 aggregates.
+
+    10 ms on a machine at rest; five times that are allowed to a busy one.
+    """
     random = np.random.default_rng(1)
     members = [np.flatnonzero(random.random(1_000) < 0.3) for _ in range(99)] + [np.array([], int)]
     counters = random.integers(0, 1 << 40, (1_000, 200)).astype(np.float64)
     gauges = random.random((1_000, 20))
     gauges[random.random(gauges.shape) < 0.2] = np.nan
-    roll_up = RollUp([each.tolist() for each in members], 1_000)
+    roll_up = RollUp(members, 1_000)
     found = roll_up.add_counters(counters)
     sums, counts, maxima = roll_up.add_gauges(gauges)
     for number, each in enumerate(members):
@@ -186,9 +189,11 @@ def test_a_roll_up_is_the_sum_of_its_sources() -> None:
     spent = []
     for _ in range(20):
         began = time.thread_time()
+        roll_up = RollUp(members, 1_000)
         roll_up.add_counters(counters)
+        roll_up.add_gauges(gauges)
         spent.append(time.thread_time() - began)
-    assert min(spent) < 0.01
+    assert min(spent) < 0.05
 
 
 def test_a_pulse_costs_little(tmp_path: Path) -> None:

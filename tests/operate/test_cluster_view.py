@@ -59,7 +59,7 @@ def rows(pages: float = 2.0) -> Rows:
 def pulse(columns: Columns = COLUMNS, **gauges: float) -> AgentPulse:
     """The last pulse of an agent."""
     found = np.array([gauges.get(name, np.nan) for name in columns.gauges])
-    return AgentPulse(NOW - 1, 1, columns, np.zeros(len(columns.counters)), found)
+    return AgentPulse(NOW - 1, columns, np.zeros(len(columns.counters)), found)
 
 
 def test_a_crawl_that_runs() -> None:
