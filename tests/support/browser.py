@@ -14,6 +14,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from urllib.parse import urlsplit
 
+from selenium.common.exceptions import StaleElementReferenceException
 from selenium.webdriver import Chrome, ChromeOptions, ChromeService
 from selenium.webdriver.common.by import By
 
@@ -60,9 +61,12 @@ class Browser(Chrome):
 
     def click(self, selector: str) -> None:
         """Click at it, in the middle of the window: a header may cover what lies at its edge."""
-        found = self.find_element(By.CSS_SELECTOR, selector)
-        self.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
-        found.click()
+        try:
+            found = self.find_element(By.CSS_SELECTOR, selector)
+            self.execute_script("arguments[0].scrollIntoView({block: 'center'})", found)
+            found.click()
+        except StaleElementReferenceException:  # the page has replaced it
+            self.click(selector)
 
     def write(self, selector: str, text: str) -> None:
         """Write *text* into an empty field."""

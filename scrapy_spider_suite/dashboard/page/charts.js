@@ -116,7 +116,7 @@ export class TimeChart extends Chart {
   describe() {
     const { times } = this.data;
     const value = values => (this.at === null ? last(values) : values[this.at] ?? null);
-    const when = this.at === null ? "now" : date(times[this.at]);
+    const when = this.at === null ? "latest" : date(times[this.at]);
     if (!this.series.length) {
       this.key.replaceChildren(element("span", {}, "None in this time."));
     } else if (this.stacked) {
