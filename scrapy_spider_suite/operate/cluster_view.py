@@ -9,7 +9,7 @@ import asyncio
 import heapq
 import math
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from typing import Any, Final, TypeVar
+from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -29,18 +29,34 @@ from scrapy_spider_suite.settings.values import RedisUrl, redis_url
 
 T = TypeVar("T")
 Row = dict[str, Any]
-AskAgents = Callable[[str, str, str, Sequence[str]], Mapping[str, list[Row]]]
-"""Asks the agents of a crawl (URL, name) to look (verb, words); returns the rows of each."""
 
+
+class AgentRows(NamedTuple):
+    """The *rows* of each agent that answers, and why the others do not."""
+
+    rows: dict[str, list[Row]]
+    missing: dict[str, str]
+
+
+AskAgents = Callable[[str, str, str, Sequence[str]], AgentRows]
+"""Asks the agents of a crawl (URL, name) to look (verb, words)."""
+
+_AGENTS: Final = 100  # that an overview has a row of
+_OTHERS: Final = "(others)"  # no agent has this name
 _ROWS: Final = 60  # of the time that alerts and the end are judged by
 _MINUTE: Final = 60.0
 _HOST_KEYS: Final = {"slowest": "seconds", "pending": "pending", "failed": "failed"}
 
 
+class _PartialAnswer(Exception):
+    """Some agents did not answer: what the others said is not kept."""
+
+
 class ClusterView:
     """A view of the crawl at a Redis URL: that of SUITE_CRAWL_NAME, or the only one.
 
-    Raises `JobError`, `ClusterError`; so do its methods.
+    *missing*: agents that did not answer the last question, and why. Raises `JobError`,
+    `ClusterError`; so do its methods.
     """
 
     def __init__(self, url: str, settings: Any, ask: AskAgents | None = None) -> None:
@@ -51,6 +67,7 @@ class ClusterView:
         assert isinstance(found, RedisUrl)
         self._redis = found
         self._crawl = settings.get("SUITE_CRAWL_NAME") or _run(self._only_crawl())
+        self.missing: dict[str, str] = {}
         self._ask = ask
         self._kept = KeptAnswers()
 
@@ -81,13 +98,16 @@ class ClusterView:
         found["counters"] = dict.fromkeys(COLUMNS.counters, 0) | totals
         if found["state"] == "running":
             add_alerts(found, recent)
+        found["agents"] = shorten_agents(found["agents"])
         return found
 
-    def series(self, start: float, end: float, points: int) -> Rows:
+    def series(self, start: float, end: float, points: int, part: str = "") -> Rows:
+        """As `SeriesClient.read`."""
+
         async def read() -> Rows:
             client = SeriesClient(self._redis.url, self._crawl)
             try:
-                return await client.read(start, end, points)
+                return await client.read(start, end, points, part)
             finally:
                 await client.close()
 
@@ -98,7 +118,7 @@ class ClusterView:
         return heapq.nlargest(limit, rows, key=lambda row: row.get(_HOST_KEYS[by]) or 0)
 
     def why(self, target: str) -> list[Row]:
-        rows = self._look("why", target)
+        rows = self._look("why", "--", target)
         return [row for row in rows if row.get("state") != "unknown"] or rows[:1]
 
     def pages(self, limit: int) -> list[Row]:
@@ -120,7 +140,7 @@ class ClusterView:
         return found
 
     def search(self, words: str) -> list[Row]:
-        return self._look("view", "search", "--words", words)
+        return self._look("view", "search", f"--words={words}")
 
     def _look(self, verb: str, *words: str) -> list[Row]:
         ask = self._ask
@@ -129,9 +149,27 @@ class ClusterView:
 
         def look() -> list[Row]:
             found = ask(self._redis.url, self._crawl, verb, words)
-            return [{"agent": name, **row} for name, rows in found.items() for row in rows]
+            self.missing = found.missing
+            rows = [{"agent": name, **row} for name, rows in found.rows.items() for row in rows]
+            if found.missing and not rows:
+                raise JobError(_complaint(found.missing))
+            if found.missing:
+                raise _PartialAnswer(rows)
+            return rows
 
-        return self._kept.get((verb, *words), look)
+        self.missing = {}
+        try:
+            return self._kept.get((verb, *words), look)
+        except _PartialAnswer as partial:
+            rows: list[Row] = partial.args[0]
+            return rows
+
+
+def _complaint(missing: Mapping[str, str]) -> str:
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in missing.items():
+        by_reason.setdefault(reason, []).append(name)
+    return "; ".join(f"{_names(names)}: {reason}" for reason, names in by_reason.items())
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -221,6 +259,18 @@ def _agent_row(
         "rate": facts.get("rate") if state == "running" else 0.0,
         "share": round(units / UNITS, 4), "pending": facts.get("pending"), "memory": memory,
     }  # fmt: skip
+
+
+def shorten_agents(rows: list[Row]) -> list[Row]:
+    """The rows of the agents that do not run, and of those with most pages; the others as one."""
+    if len(rows) <= _AGENTS:
+        return rows
+    weights = [(row["state"] in ("silent", "stopped"), row["pages"] or 0) for row in rows]
+    order = sorted(range(len(rows)), key=lambda place: weights[place], reverse=True)
+    others: Row = {"name": _OTHERS, "state": "running"}
+    for name in ("pages", "rate", "share", "pending", "memory"):
+        others[name] = sum(rows[place][name] or 0 for place in order[_AGENTS:])
+    return [*(rows[place] for place in sorted(order[:_AGENTS])), others]
 
 
 def _phases(cluster: ClusterOverview, now: float) -> dict[str, Any] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import asyncio
 import json
 import time
@@ -13,6 +14,7 @@ from zlib import crc32
 
 import numpy as np
 import pytest
+from scrapy.settings import Settings
 from support.agent_town import NOON, InTown, Town
 
 from scrapy_spider_suite.analysis.time_series import Rows
@@ -20,6 +22,9 @@ from scrapy_spider_suite.cluster import pulses
 from scrapy_spider_suite.cluster.pulses import AGENT, PulseSender, SeriesClient, process_id
 from scrapy_spider_suite.cluster.pulses import PHASE as PHASES
 from scrapy_spider_suite.crawl.pulse import COLUMNS
+from scrapy_spider_suite.errors import JobError
+from scrapy_spider_suite.operate.verb import Invocation
+from scrapy_spider_suite.operate.verbs.history import VERBS
 
 PAGES = COLUMNS.counters.index("pages")
 PENDING = COLUMNS.gauges.index("pending")
@@ -206,6 +211,40 @@ def test_phases_have_a_history(in_town: InTown) -> None:
         one, two = [await series(town, part=f"{PHASES}{n}", span=3_600, points=60) for n in (1, 2)]
         assert [np.nansum(each.total("pages")) for each in (one, two)] == [10, 50]
         assert [np.nanmax(each.maximum("pending")) for each in (one, two)] == [4, 9]
+
+    in_town(test)
+
+
+def test_history_reads_them(in_town: InTown, capsys: pytest.CaptureFixture[str]) -> None:
+    """The whole crawl, or an agent or phase of it, also of an agent that has left."""
+
+    async def history(town: Town, **given: Any) -> list[dict[str, Any]]:
+        options = {
+            "series": ["pages"], "since": town.now - 3_600, "until": town.now, "points": 60,
+            "tier": None, "agent": None, "phase": None, "csv": None, "parquet": None,
+        }  # fmt: skip
+        settings = Settings({"SUITE_CRAWL_NAME": "web"})
+        chosen = argparse.Namespace(**(options | given))
+        call = Invocation(town.server.url, True, settings, chosen, "web")
+        assert VERBS[0].run is not None
+        assert await asyncio.to_thread(VERBS[0].run, call) == 0
+        return [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+
+    async def test(town: Town) -> None:
+        a, b = Member(town, "a"), Member(town, "b")
+        for _ in range(5):
+            await a.fetch(1, phase=1)
+            await b.fetch(2, phase=2)
+            town.wait(1)
+        await asyncio.gather(a.end(), b.end())
+        for given, pages in (({}, 15), ({"agent": "b"}, 10), ({"phase": 1}, 5)):
+            assert sum(row["pages"] for row in await history(town, **given)) == pages
+        refused = ({"agent": "c"}, "no rows of agent c"), (
+            {"agent": "a", "tier": "second"}, "no rows of a second .* minutes for 24 h, hours for",
+        )  # fmt: skip
+        for given, words in refused:
+            with pytest.raises(JobError, match=words):
+                await history(town, **given)
 
     in_town(test)
 

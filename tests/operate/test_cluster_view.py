@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 from typing import Any
 
@@ -14,10 +15,16 @@ from scrapy_spider_suite.cluster.membership import Holders, MemberRecord, Member
 from scrapy_spider_suite.cluster.pulses import AgentPulse
 from scrapy_spider_suite.cluster.registry import ClusterOverview
 from scrapy_spider_suite.crawl.pulse import COLUMNS
-from scrapy_spider_suite.errors import SuiteError
+from scrapy_spider_suite.errors import JobError, SuiteError
 from scrapy_spider_suite.frontier.entries import UNITS
-from scrapy_spider_suite.operate.cluster_view import make_cluster_overview
+from scrapy_spider_suite.operate.cluster_view import (
+    AgentRows,
+    ClusterView,
+    make_cluster_overview,
+    shorten_agents,
+)
 from scrapy_spider_suite.operate.crawl_view import open_view
+from scrapy_spider_suite.operate.verbs import find_verb
 
 NOW = 1_750_000_000.0
 
@@ -102,6 +109,63 @@ def test_one_sentence_says_how_it_is(
     found = make_cluster_overview(cluster(*members, **given), {}, rows())
     assert (found["healthy"], found["words"]) == (healthy, words)
     json.dumps(found, allow_nan=False)
+
+
+def test_most_agents_are_one_row() -> None:
+    """An overview of 10,000 agents has a hundred rows: those in trouble, then those with most."""
+    members = [member(f"a{n}", n + 1, ago=60 if n == 7_000 else 1) for n in range(10_000)]
+    facts = {row.name: {"pages": row.number, "rate": 0.5, "pending": 2} for row in members}
+    agents = make_cluster_overview(cluster(*members, facts=facts), {}, rows())["agents"]
+    shown = shorten_agents(agents)
+    assert len(shown) == 101
+    assert [row["name"] for row in shown[:2]] == ["a7000", "a9901"]
+    assert shown[-1]["name"] == "(others)"
+    for name in ("pages", "pending", "rate"):
+        assert sum(row[name] for row in shown) == sum(row[name] for row in agents)
+    assert shorten_agents(agents[:100]) == agents[:100]
+
+
+def view(answers: list[AgentRows]) -> tuple[ClusterView, list[tuple[str, ...]]]:
+    """A view whose agents give these *answers*, and what they were asked."""
+    asked: list[tuple[str, ...]] = []
+
+    def ask(url: str, crawl: str, verb: str, words: Any) -> AgentRows:
+        asked.append((verb, *words))
+        return answers.pop(0)
+
+    return ClusterView("redis://h/0", Settings({"SUITE_CRAWL_NAME": "web"}), ask), asked
+
+
+def test_agents_that_do_not_answer() -> None:
+    """A partial answer is not kept; without any row the reasons are the answer."""
+    host = {"host": "h.test", "pending": 3}
+    shown, asked = view([
+        AgentRows({"a": [host]}, {"b": "no answer within 10 s"}),
+        AgentRows({"a": [], "b": [host]}, {}),
+        AgentRows({}, {"a": "there is no index", "b": "there is no index"}),
+    ])  # fmt: skip
+    assert shown.hosts("pending", 5) == [{"agent": "a", **host}]
+    assert shown.missing == {"b": "no answer within 10 s"}
+    for _ in range(2):
+        assert shown.hosts("pending", 5) == [{"agent": "b", **host}]
+    assert shown.missing == {}
+    with pytest.raises(JobError, match=r"a, b: there is no index"):
+        shown.search("--words")
+    assert len(asked) == 3
+
+
+@pytest.mark.parametrize("text", ["-x", "--by"])
+def test_words_that_look_like_options(text: str) -> None:
+    """They are words for the agents, too."""
+    shown, asked = view([AgentRows({"a": [{"state": "unknown"}]}, {}), AgentRows({"a": []}, {})])
+    shown.why(text)
+    shown.search(text)
+    for verb, *words in asked:
+        found = find_verb(verb)
+        assert found is not None
+        parser = argparse.ArgumentParser()
+        found.declare(parser)
+        assert text in vars(parser.parse_args(words)).values()
 
 
 def test_no_redis() -> None:

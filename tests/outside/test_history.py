@@ -87,7 +87,11 @@ def test_files(tmp_path: Path) -> None:
     assert stored.pop("when").timestamp() == row.pop("when")
     assert stored == row
     backwards = ["--since", "2026-11-02", "--until", "2026-11-01"]
-    for arguments, words in ((["nothing"], "no series 'nothing'"), (backwards, "before --until")):
+    old = ["--tier", "second", "--since", "6h"]
+    for arguments, words in (
+        (["nothing"], "no series 'nothing'"), (backwards, "before --until"),
+        (old, "no rows of a second go back to --since: there are seconds for 2 h, minutes for 7 d"),
+    ):  # fmt: skip
         refused = scrapy(tmp_path, "frontier", "history", *arguments, "-j", str(job))
         assert refused.returncode == 2
         assert words in refused.stderr + refused.stdout

@@ -4,45 +4,80 @@ from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Iterable, Iterator, Sequence
-from datetime import UTC, datetime
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, Final
 
 from scrapy.exceptions import UsageError
 
-from scrapy_spider_suite.analysis.time_series import TIERS, Columns, Rows, SeriesReader
+from scrapy_spider_suite.analysis.time_series import TIERS, Columns, Rows, SeriesReader, Tier
+from scrapy_spider_suite.cluster.local_redis import LocalRedis
+from scrapy_spider_suite.cluster.pulses import AGENT, PART_TIERS, PHASE
+from scrapy_spider_suite.cluster.redis_server import require_redis
 from scrapy_spider_suite.crawl.pulse import SERIES_FOLDER
 from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.operate import verb
+from scrapy_spider_suite.operate.cluster_view import ClusterView
+from scrapy_spider_suite.operate.fleet import agents_in
+from scrapy_spider_suite.operate.judge import display_duration
 from scrapy_spider_suite.operate.verbs.log import moment
 from scrapy_spider_suite.runtime.files import replacing_file
+from scrapy_spider_suite.store.job_directory import FOLDER
 
 _USUAL: Final = ("pages", "failed", "bytes", "new_urls", "pending", "under_way")
 _TIERS: Final = {tier.name: tier for tier in TIERS}
 
 
-def _plan(call: verb.Invocation) -> verb.Question:
+Read = Callable[[float, float, int], Rows]
+
+
+def _run(call: verb.Invocation) -> int:
     options = call.options
     if options.since >= options.until:
         raise UsageError("history: --since must be before --until", print_help=False)
-    since, until = (
-        datetime.fromtimestamp(when, UTC).isoformat() for when in (options.since, options.until)
+    own = LocalRedis.find(call.jobdir)
+    url = own.url if own is not None and own.answers else call.redis
+    part = f"{AGENT}{options.agent}" if options.agent else ""
+    part = part or (f"{PHASE}{options.phase}" if options.phase else "")
+    if url is not None:
+        require_redis("-j redis://...")
+        view = ClusterView(url, call.settings)
+
+        def read(start: float, end: float, points: int) -> Rows:
+            return view.series(start, end, points, part)
+
+        rows = _read(options, read, PART_TIERS if part else TIERS)
+        if part and not rows.columns.counters:
+            raise JobError(f"Redis has no rows of {part.replace(':', ' ')} in this time")
+        return _show(call, verb.Found({"": series_rows(rows, options.series)}))
+    if part:
+        raise JobError("--agent and --phase are of a crawl that runs: give its -j redis://...")
+    folders = {"": call.folder()} if own is None else {
+        name: Path(str(call.jobdir)) / name / FOLDER for name in agents_in(Path(str(call.jobdir)))
+    }  # fmt: skip
+    return _show(call, verb.Found({
+        name: series_rows(
+            _read(options, SeriesReader(folder / SERIES_FOLDER).read, TIERS), options.series
+        )
+        for name, folder in folders.items()
+    }))  # fmt: skip
+
+
+def _read(options: Any, read: Read, tiers: Sequence[Tier]) -> Rows:
+    """The rows that *options* ask for. Raises `JobError`: those of their tier are gone."""
+    if not options.tier:
+        return read(options.since, options.until, options.points)
+    width = _TIERS[options.tier].width
+    start = options.since // width * width
+    for begin in (start, start + 2 * width):  # the oldest may have just gone
+        rows = read(begin, options.until, math.ceil((options.until - begin) / width))
+        if rows.width == width:
+            return rows
+    kept = ", ".join(
+        f"{each.name}s for {display_duration(each.width * each.kept)}" for each in tiers
     )
-    words = (*options.series, "--since", since, "--until", until, "--points", str(options.points))
-    return verb.Question(words=(*words, *(("--tier", options.tier) if options.tier else ())))
-
-
-def _read(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
-    options = call.options
-    start, points = options.since, options.points
-    if options.tier:
-        width = _TIERS[options.tier].width
-        start = start // width * width
-        points = math.ceil((options.until - start) / width)
-    rows = SeriesReader(call.folder() / SERIES_FOLDER).read(start, options.until, points)
-    return series_rows(rows, options.series)
+    raise JobError(f"no rows of a {options.tier} go back to --since: there are {kept}")
 
 
 def series_rows(rows: Rows, wanted: Sequence[str]) -> Iterator[verb.Row]:
@@ -153,18 +188,27 @@ VERBS = (
                     help="rows to print at most (60)",
                 ),
             ),
+            verb.one_of(
+                verb.option("--agent", metavar="NAME", help="-j redis://...: of one agent"),
+                verb.option(
+                    "--phase", type=verb.COUNT, metavar="N", help="-j redis://...: of one phase"
+                ),
+            ),
             verb.option("--csv", type=Path, metavar="FILE", help="write a CSV file"),
             verb.option("--parquet", type=Path, metavar="FILE", help="write a Parquet file"),
         ),
-        arguments="[SERIES]...", plan=_plan, look=_read, show=_show,
+        arguments="[SERIES]...", run=_run,
         about=(
             "A row tells by how much each counter rose in so many seconds, and the mean and the\n"
             "maximum of each gauge. Seconds are kept for 2 hours, minutes for 7 days, hours for\n"
             "400 days, days for 20 years. Times without a running crawl have no row.\n"
+            "-j redis://... has the whole crawl. --agent and --phase have a part of it: minutes\n"
+            "for a day, hours for 30 days, days for 400 days, also of agents that have left.\n"
             "docs/watching.md explains the series."
         ),
         examples=(
             "history -j crawls/news --since 6h",
+            "history -j redis://localhost/0 --crawl news --agent a1",
             "history pages 'errors.*' --tier day --since 2026-01-01 --csv days.csv -j crawls/news",
         ),
     ),
