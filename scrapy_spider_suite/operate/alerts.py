@@ -111,10 +111,11 @@ def _skew(overview: Mapping[str, Any], window: _Window) -> str:
     agents = [each for each in overview["agents"] if each["state"] == "running"]
     rates = [each["rate"] or 0.0 for each in agents]
     shares = [each["share"] or 0.0 for each in agents]
-    if len(agents) < 2 or not sum(shares) or sum(rates) * WINDOW < _LEAST_PAGES * len(agents):
+    whole, parts = sum(rates), sum(shares)
+    if len(agents) < 2 or not parts or whole * WINDOW < _LEAST_PAGES * len(agents):
         return ""
     for agent, rate, share in zip(agents, rates, shares, strict=True):
-        expected = sum(rates) * share / sum(shares)
+        expected = whole * share / parts
         # An agent without URLs has done its part.
         if rate > _SKEW * expected or (rate * _SKEW < expected and agent["pending"]):
             return (
