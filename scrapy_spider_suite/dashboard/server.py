@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -34,14 +33,12 @@ from scrapy_spider_suite.dashboard.questions import (
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.operate import actions
 from scrapy_spider_suite.operate.alerts import FETCH_FAILURES
-from scrapy_spider_suite.operate.crawl_view import Overview
 
 reactor: Any = _reactor
 
 _CONNECTIONS: Final = 400  # at a time; further ones are closed
 VIEWERS: Final = 100  # with a live feed at a time
 _PULSE: Final = 1.0  # seconds
-_AGENTS: Final = 50  # that are shown
 _BODY: Final = 1 << 20  # bytes of a request's body
 ACTS: Final = 4  # under way at a time
 _WRONG_TOKEN: Final = 1.0  # seconds until it is said
@@ -121,9 +118,7 @@ class LiveFeed:
         if not self._viewers:
             self._loop.stop()
             return None
-        overview = self._thread.ask(
-            lambda view: event_of("overview", json.encode(shorten(view.overview())))
-        )
+        overview = self._thread.ask(lambda view: event_of("overview", json.encode(view.overview())))
         overview.addErrback(lambda it: event_of("trouble", error_answer(it).body))
         return overview.addCallback(self._send)
 
@@ -132,16 +127,6 @@ class LiveFeed:
         self._last = now, event
         for viewer in list(self._viewers):
             viewer.send(event, now)
-
-
-def shorten(overview: Overview) -> Overview:
-    """*overview* with `_AGENTS` agents at most: those that do not run, then the slowest."""
-    agents = overview["agents"]
-    if len(agents) > _AGENTS:
-        agents = heapq.nsmallest(
-            _AGENTS, agents, key=lambda each: (each["state"] == "running", each["rate"] or 0.0)
-        )
-    return overview | {"agents": agents, "more_agents": len(overview["agents"]) - len(agents)}
 
 
 def event_of(name: str, body: bytes) -> bytes:

@@ -11,7 +11,6 @@ from twisted.internet.defer import Deferred, maybeDeferred
 
 from scrapy_spider_suite.analysis.time_series import Columns, Rows
 from scrapy_spider_suite.dashboard.questions import Answer, SharedAnswers
-from scrapy_spider_suite.dashboard.server import shorten
 from scrapy_spider_suite.errors import JobError
 
 
@@ -139,13 +138,3 @@ def test_series() -> None:
     assert b'"times":[100.0,110.0]' in answer.body
     assert b'"rates":{"pages":[null,0.5],"errors.dns":[null,0.1]}' in answer.body
     assert b'"means":{"pending":[null,null]}' in answer.body
-
-
-def test_of_many_agents_the_page_shows_some() -> None:
-    """Those that do not run, then the slowest; of few agents all, in their order."""
-    agents = [{"name": f"{n}", "state": "running", "rate": 9_999.0 - n} for n in range(9_999)]
-    agents.insert(7, {"name": "lost", "state": "silent", "rate": 0.0})
-    found = shorten({"agents": agents})
-    assert (len(found["agents"]), found["more_agents"]) == (50, 9_950)
-    assert [each["name"] for each in found["agents"][:3]] == ["lost", "9998", "9997"]
-    assert shorten({"agents": agents[:50]}) == {"agents": agents[:50], "more_agents": 0}

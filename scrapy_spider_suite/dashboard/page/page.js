@@ -161,7 +161,7 @@ function showEnd({ end, rates, gauges }) {
     + `${rate(rates.pages)} go`);
 }
 
-function showAgents({ agents, phases, more_agents: more }) {
+function showAgents({ agents, phases }) {
   byId("agents").hidden = !agents.length && !phases;
   if (byId("agents").hidden) return;
   const wheels = [];
@@ -184,7 +184,6 @@ function showAgents({ agents, phases, more_agents: more }) {
     ["Pages", row => count(row.pages), "number"], ["Rate", row => rate(row.rate), "number"],
     ["Queue", row => count(row.pending), "number"], ["Memory", row => bytes(row.memory), "number"],
   ], agents) : element("span"));
-  setText(byId("more-agents"), more ? `and ${count(more)} more, which run faster` : "");
 }
 
 // Charts
