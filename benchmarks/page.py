@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from benchmarks.charts import bar_chart, line_charts
 from benchmarks.report import RESULTS, ROOT, Report, Table, shown
+from scrapy_spider_suite.analysis.charts import bar_chart, line_charts
 
 DOCS = ROOT / "docs"
 HEAD = """# Benchmarks
@@ -85,6 +85,7 @@ def draw(chart: dict[str, Any], path: Path) -> None:
     """Write *chart* as SVG."""
     if chart["kind"] == "bars":
         bars = [(label, value, shown(value)) for label, value in chart["bars"]]
-        bar_chart(path, chart["title"], bars)
+        drawn = bar_chart(chart["title"], bars)
     else:
-        line_charts(path, chart["charts"], chart["across"], least=chart["least"])
+        drawn = line_charts(chart["charts"], chart["across"], least=chart["least"])
+    path.write_text(drawn)

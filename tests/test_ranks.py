@@ -32,6 +32,7 @@ cluster
 operate
 operate/verbs
 operate/executors
+dashboard
 dupefilter downloader
 downloadermiddlewares pipelines
 extensions

@@ -254,7 +254,7 @@ class Agent:
         return {
             "machine": socket.gethostname(), "pid": os.getpid(), "job": str(self.job.path),
             "hosts": len(frontier.workbench.hosts), "pending": frontier.pending,
-            "done": frontier.counters.done, "failed": frontier.counters.failed, "rate": rate,
+            "pages": frontier.counters.pages, "failed": frontier.counters.failures, "rate": rate,
             "lag": len(self.routing.outbox),
             "phase": None if phases is None else phases.active(time.time()) + 1,
             "paused": scheduler is not None and scheduler.paused,

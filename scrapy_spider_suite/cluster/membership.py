@@ -133,6 +133,7 @@ class MemberRecord(msgspec.Struct, frozen=True, kw_only=True):
     idle: bool
     sent: _Count
     received: _Count
+    since: _Count = 0  # when it joined
 
     def missing(self, now: float) -> bool:
         """Whether it was silent too long at *now*, Redis's time in seconds."""

@@ -33,6 +33,7 @@ from scrapy_spider_suite.cluster.membership import (
     refuse_short_lease,
     shared_settings,
 )
+from scrapy_spider_suite.cluster.pulses import PulseSender
 from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.cluster.transports.redis_streams import RedisStreams
 from scrapy_spider_suite.cluster.transports.shared_folder import FolderTransport
@@ -303,7 +304,7 @@ class PeersMode(MemberHeartbeat):
         registry = AgentRegistry(self._url, name, lease, incarnation=agent.incarnation)
         super().__init__(agent, registry)
         self.transport = RedisStreams(self._url, name, agent.name, agent.incarnation)
-        self._services = [make(agent) for make in agent.services]
+        self._services = [PulseSender(agent, self._url), *(make(agent) for make in agent.services)]
         self._file_transport: FileTransport | None = None
         self._handover: Handover | None = None
         self._id = ""

@@ -37,6 +37,10 @@ class Command(base.VerbCommand):
         from scrapy_spider_suite.operate.verb import JobVerb
 
         assert isinstance(verb, JobVerb)
+        if call.crawl:
+            call.settings.set("SUITE_CRAWL_NAME", call.crawl, priority="cmdline")
+        if verb.run is not None:
+            return verb.run(call)
         own = LocalRedis.find(call.jobdir)
         if call.redis is None and own is None:
             return run_on_job(verb, call)
@@ -45,8 +49,9 @@ class Command(base.VerbCommand):
 
         if own is None:
             return run_on_agents(verb, call, words)
-        at_rest = None if own.answers else Path(str(call.jobdir))
-        return run_on_agents(verb, replace(call, jobdir=own.url), words, at_rest)
+        if own.answers:
+            return run_on_agents(verb, replace(call, jobdir=own.url), words)
+        return run_on_agents(verb, call, words, Path(str(call.jobdir)))
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
         job = opts.jobdir or (None if self.settings is None else self.settings["JOBDIR"])

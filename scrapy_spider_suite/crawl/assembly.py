@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scrapy_spider_suite.crawl.context import Crawl, get_crawl
 from scrapy_spider_suite.crawl.gate import WireQueue
 from scrapy_spider_suite.crawl.links import SitemapLinks
 from scrapy_spider_suite.crawl.page_stages import PageStages
 from scrapy_spider_suite.crawl.preparation import TrustedPrivateHosts
+from scrapy_spider_suite.crawl.pulse import Pulses
 from scrapy_spider_suite.crawl.requests import LinkRedirects
 from scrapy_spider_suite.crawl.revisits import Revisits
 from scrapy_spider_suite.crawl.sinks.duplicate_pages import DuplicatePages
@@ -41,6 +42,8 @@ class CrawlParts:
         self.duplicates = DuplicatePages(crawl)
         self.sinks: list[Sink] = []
         self.loop: FetchLoop | None = None
+        self.pulses = Pulses(self)
+        self.status: dict[str, Any] = {}  # what the status file says of the crawl
         self.path = ""  # whether rows take the fetch loop, and if not, why
 
 

@@ -21,6 +21,7 @@ from scrapy import signals
 from scrapy_spider_suite.crawl.assembly import CrawlParts
 from scrapy_spider_suite.crawl.context import Crawl, Engine, stays_open
 from scrapy_spider_suite.crawl.gate import CAP_UNITS
+from scrapy_spider_suite.crawl.pulse import PULSE
 from scrapy_spider_suite.crawl.queue.frontier import FrontierStatistics
 from scrapy_spider_suite.crawl.visits import Visits
 from scrapy_spider_suite.errors import JobDamagedError, StoreWriteError
@@ -257,6 +258,7 @@ class Maintenance:
         self._collector.stop()
         now = self._crawl.now()
         self._crawl.frontier.waits.count(now, now + self._crawl.frontier.wall_offset)
+        self._parts.pulses.take()
         self._publish(say=True)
         self._supervision.stop()
 
@@ -283,6 +285,7 @@ class Maintenance:
         self.end_if_damaged()
         now = self._crawl.now()
         self._crawl.frontier.waits.step(now, now + self._crawl.frontier.wall_offset)
+        self._parts.pulses.poll()
         wait = self._crawl.frontier.leases.wait(now)
         starving = not self._engine.paused and (wait is None or wait > 0)
         self.sift(starving=starving)
@@ -497,7 +500,7 @@ class Maintenance:
         self._parts.revisits.publish()
         if not say:
             return
-        self._supervision.pulse(crawl.now(), {
+        self._parts.status = {
             "when": time.time(), "closing": self._engine.closing,
             "paused": self._engine.paused, "path": self._parts.path,
             "done": counters.done, "failed": counters.failed,
@@ -507,4 +510,6 @@ class Maintenance:
             "waits": [asdict(count) for count in crawl.frontier.waits.counts],
             "silent_name_servers": self._parts.trusted.resolver.silent_servers,
             "traps": crawl.frontier.traps.met, **self._parts.revisits.facts,
-        })  # fmt: skip
+            PULSE: self._parts.pulses.facts(),
+        }  # fmt: skip
+        self._supervision.pulse(crawl.now(), self._parts.status)

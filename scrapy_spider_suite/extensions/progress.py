@@ -6,8 +6,7 @@ import logging
 import os
 import sys
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, TextIO
 
 from scrapy import signals
@@ -15,10 +14,11 @@ from scrapy.crawler import Crawler
 from scrapy.exceptions import NotConfigured
 from scrapy.extensions.logstats import LogStats
 
-from scrapy_spider_suite.crawl.context import get_crawl
+from scrapy_spider_suite.crawl.assembly import open_crawl
+from scrapy_spider_suite.crawl.pulse import COLUMNS
 from scrapy_spider_suite.frontier.workbench import WaitReason
 from scrapy_spider_suite.operate.job_target import pause_reasons
-from scrapy_spider_suite.operate.judge import display_duration, wait_summary
+from scrapy_spider_suite.operate.judge import end_in_words, wait_summary
 from scrapy_spider_suite.runtime.tasks import PeriodicTask
 from scrapy_spider_suite.runtime.text import counted, printable
 from scrapy_spider_suite.settings.suite import suite_settings
@@ -29,8 +29,6 @@ logger = logging.getLogger(__name__)
 _CLEAR = "\r\x1b[K"
 _EOL = "\n"
 _COLUMNS = 80
-_MINUTE = 60.0
-_SAMPLING = 1.0  # seconds between two samples of the queue
 _LOGSTATS = "scrapy.extensions.logstats"
 
 
@@ -75,37 +73,6 @@ class _StatusLine:
         self._terminal.flush()
 
 
-class _Pace:
-    """Rates of the last minute, and the end expected from them; *began*: monotonic start."""
-
-    def __init__(self, began: float) -> None:
-        self._began = began
-        self._samples: deque[tuple[float, int, int, int]] = deque()
-
-    def note(self, now: float, pages: int, received: int, pending: int) -> None:
-        self._samples.append((now, pages, received, pending))
-        while len(self._samples) > 2 and now - self._samples[1][0] >= _MINUTE:
-            self._samples.popleft()
-
-    def rates(self) -> tuple[float, float]:
-        (then, pages, received, _), (now, more, still_more, _) = self._samples[0], self._samples[-1]
-        seconds = max(1e-9, now - then)
-        return (more - pages) / seconds, (still_more - received) / seconds
-
-    def time_left(self) -> str:
-        now, _, _, pending = self._samples[-1]
-        middle = (self._began + now) / 2
-        first = max((each for each in self._samples if each[0] <= middle), default=self._samples[0])
-        then, _, _, before = first
-        if pending > before:
-            return "the queue grows"
-        if pending == 0:
-            return "the queue is empty"
-        if pending == before:
-            return "no end in sight"
-        return f"about {display_duration(pending * (now - then) / max(1, before - pending))}"
-
-
 class ProgressLine:
     """Shows pages, rates, queue and hosts of a broad crawl, in place of Scrapy's LogStats."""
 
@@ -113,7 +80,7 @@ class ProgressLine:
         self._crawler = crawler
         self._status = None if terminal is None else _StatusLine(terminal)
         self._interval = 1.0 if terminal else crawler.settings.getfloat("LOGSTATS_INTERVAL")
-        self._tasks: list[PeriodicTask] = []
+        self._task: PeriodicTask | None = None
         crawler.signals.connect(self._opened, signals.spider_opened)
 
     @classmethod
@@ -128,21 +95,16 @@ class ProgressLine:
 
     def _opened(self) -> None:
         # The crawl is closed before the spider.
-        self._crawl = get_crawl(self._crawler)
+        parts = open_crawl(self._crawler)
+        self._crawl, self._pulses = parts.crawl, parts.pulses
         # Connected here: a refused crawl is closed, too.
         self._crawler.signals.connect(self._closed, signals.spider_closed)
-        frontier = self._crawl.frontier
         logger.info(
             "The crawl is open: %s done, %s to go",
-            counted(frontier.counters.done, "page"), counted(frontier.pending, "URL"),
+            counted(self._total("pages"), "page"), counted(self._crawl.frontier.pending, "URL"),
         )  # fmt: skip
-        self._pace = _Pace(time.monotonic())
-        self._sample()
-        self._tasks = [
-            PeriodicTask(_SAMPLING, self._sample), PeriodicTask(self._interval, self._show)
-        ]  # fmt: skip
-        for task in self._tasks:
-            task.start()
+        self._task = PeriodicTask(self._interval, self._show)
+        self._task.start()
         logging.getLogger(_LOGSTATS).addFilter(self._is_wanted)
         if self._status is not None:
             self._status.start()
@@ -152,12 +114,8 @@ class ProgressLine:
             return True
         return type(self._crawler.get_extension(LogStats)) is not LogStats
 
-    def _sample(self) -> None:
-        counters, now = self._crawl.frontier.counters, time.monotonic()
-        self._pace.note(now, counters.done, counters.bytes, self._crawl.frontier.pending)
-
     def _show(self) -> None:
-        self._sample()
+        self._pulses.poll()  # where no scheduler of the suite does
         if self._status is None:
             logger.info(self.line(time.monotonic()))
         else:
@@ -175,31 +133,40 @@ class ProgressLine:
 
     def parts(self) -> list[str]:
         """The parts on a terminal, the most important first."""
-        frontier, (pages, received) = self._crawl.frontier, self._pace.rates()
-        counts = sorted(frontier.waits.counts, key=lambda each: each.reason is not WaitReason.READY)
+        rates = self._pulses.pace.rates()
+        counts = sorted(self._crawl.frontier.waits.counts,
+                        key=lambda each: each.reason is not WaitReason.READY)  # fmt: skip
         return [
-            f"{counted(frontier.counters.done, 'page')} ({pages:,.1f}/s, {_size(received)}/s)",
-            f"{frontier.pending:,} to go ({self._pace.time_left()})",
+            f"{counted(self._total('pages'), 'page')} ({_rates_in_words(rates)})",
+            f"{self._gauge('pending'):,} to go ({self._time_left()})",
             *(f"{each.hosts:,} {each.reason}" for each in counts),
-            f"{frontier.counters.failed:,} failed",
+            f"{self._total('failed'):,} failed",
         ]
+
+    def _total(self, counter: str) -> int:
+        return int(self._pulses.totals[COLUMNS.counters.index(counter)])
+
+    def _gauge(self, name: str) -> int:
+        return int(self._pulses.gauges[COLUMNS.gauges.index(name)])
 
     def line(self, now: float) -> str:
         """The line in the log. *now* is monotonic."""
-        frontier, (pages, received) = self._crawl.frontier, self._pace.rates()
-        counters = frontier.counters
+        frontier, rates = self._crawl.frontier, self._pulses.pace.rates()
         paused = "".join(f"{each}; " for each in self._pauses()[:1])
         return (
-            f"{paused}{counted(counters.done, 'page')} ({pages:,.1f}/s, {_size(received)}/s), "
-            f"{counted(frontier.pending, 'URL')} to go ({self._pace.time_left()}), "
-            f"{frontier.statistics().leased} under way; "
+            f"{paused}{counted(self._total('pages'), 'page')} ({_rates_in_words(rates)}), "
+            f"{counted(self._gauge('pending'), 'URL')} to go ({self._time_left()}), "
+            f"{self._gauge('under_way')} under way; "
             f"{wait_summary(frontier.waits.counts, now + frontier.wall_offset)}; "
-            f"{counters.failed:,} failed"
+            f"{self._total('failed'):,} failed"
         )
 
+    def _time_left(self) -> str:
+        return end_in_words(*self._pulses.time_left())
+
     def _closed(self, reason: str) -> None:
-        for task in self._tasks:
-            task.stop()
+        if self._task is not None:
+            self._task.stop()
         if self._status is not None:
             self._status.stop()
         logging.getLogger(_LOGSTATS).removeFilter(self._is_wanted)
@@ -212,11 +179,15 @@ class ProgressLine:
         traps = format_counts(frontier.traps.met)
         logger.info(
             "The crawl ended (%s) after %.0f s in all: %s done, %s failed, %s left%s%s",
-            reason, counters.seconds, counted(counters.done, "page"),
-            counted(counters.failed, "URL"), f"{frontier.pending:,}",
+            reason, counters.seconds, counted(self._total("pages"), "page"),
+            counted(self._total("failed"), "URL"), f"{frontier.pending:,}",
             f" ({outcomes})" if outcomes else "",
             f"; URLs in traps: {traps}" if traps else "",
         )  # fmt: skip
+
+
+def _rates_in_words(rates: Mapping[str, float]) -> str:
+    return f"{rates['pages']:,.1f}/s, {_size(rates['bytes'])}/s"
 
 
 def _size(number: float) -> str:

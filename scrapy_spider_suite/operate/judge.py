@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from scrapy_spider_suite.crawl.crawl_policy import FILTER_SETTINGS, FilterSet, policy_fields
+from scrapy_spider_suite.crawl.gate import CAP_UNITS
 from scrapy_spider_suite.crawl.queue import traps
 from scrapy_spider_suite.crawl.robots import RobotsStore
 from scrapy_spider_suite.errors import SettingsError
@@ -403,6 +404,18 @@ def display_duration(seconds: float) -> str:
         if seconds >= 2 * length:
             return f"{seconds / length:.0f} {unit}"
     return f"{max(0.0, seconds):.0f} s"
+
+
+def end_in_words(trend: str, seconds: float | None) -> str:
+    """When the crawl ends, by `Pace.seconds_left` or by a cap; *seconds* None: not known."""
+    if trend == "grows":
+        return "the queue grows"
+    if trend == "empty":
+        return "the queue is empty"
+    if seconds is None:
+        return "no end in sight"
+    by = f", by {setting_name(trend)}" if trend in CAP_UNITS else ""
+    return f"about {display_duration(seconds)}{by}"
 
 
 def wait_rows(counts: Iterable[WaitCount], wall: float) -> list[dict[str, Any]]:

@@ -244,8 +244,8 @@ class Supervision:
         pauses = self._scheduler.pauses
         if self._status is not None and (self._write is None or self._write.done()):
             self._write = self._worker.submit(self._status.update, pauses=pauses, **facts)
-        done, failed = counted(facts["done"], "page"), counted(facts["failed"], "URL")
-        line = f"{done} done, {failed} failed, {facts['pending']:,} to go"
+        done = counted(facts["done"], "URL")
+        line = f"{done} done, {facts['failed']:,} failed, {facts['pending']:,} to go"
         if pauses:
             line += f"; paused: {', '.join(pauses)}"
         self._notifier.send(STATUS=line)

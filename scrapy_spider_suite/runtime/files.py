@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -18,6 +19,7 @@ from scrapy_spider_suite.errors import JobInUseError, SettingsError, StoreWriteE
 
 LOCK_NAME: Final = "lock"
 TEMPORARY_PREFIX: Final = "scrapy-spider-suite-"
+_COPIED: Final = 1 << 20  # bytes that are copied at once
 _LAST: Final = 4_096  # bytes of the end of a file in which the last line is looked for
 
 
@@ -67,6 +69,26 @@ def replacing_file(path: Path) -> Iterator[Path]:
         new.unlink(missing_ok=True)
         raise
     sync_path(path.parent)
+
+
+def copy_file(path: Path, to: Path) -> None:
+    """Copy the file *path*, with its times; holes stay holes. Raises `OSError`."""
+    with path.open("rb", buffering=0) as source, to.open("wb", buffering=0) as target:
+        size, end = os.fstat(source.fileno()).st_size, 0
+        while end < size:
+            try:
+                start = os.lseek(source.fileno(), end, os.SEEK_DATA)
+            except OSError as error:
+                if error.errno == errno.ENXIO:  # there are no more data
+                    break
+                raise
+            end = min(size, os.lseek(source.fileno(), start, os.SEEK_HOLE))
+            source.seek(start)
+            target.seek(start)
+            while (left := end - source.tell()) > 0 and (data := source.read(min(left, _COPIED))):
+                write_all(target, data)
+        target.truncate(size)
+    shutil.copystat(path, to)
 
 
 def append_json_lines(path: Path, *rows: dict[str, Any]) -> None:

@@ -1,10 +1,12 @@
-"""Tasks of asyncio: steps that are retried for ever, tasks whose end is logged, periodic calls."""
+"""Work beside a crawl: retried steps, tasks whose end is logged, calls by a timer or a thread."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Coroutine
 from contextlib import suppress
 from typing import Any, Final
@@ -15,6 +17,7 @@ FIRST_PAUSE, MOST_PAUSE = 0.1, 5.0
 """Seconds until what failed is tried again: at first, and at most."""
 
 _UNFORESEEN: Final = "unforeseen"
+_DRAIN_LOOK: Final = 0.02  # seconds between two looks at whether calls are done
 
 
 async def retry_forever(
@@ -112,6 +115,41 @@ class PeriodicTask:
         pause = max(self._period, took * TIME_SHARE)
         if self._timer is not None:
             self._timer = asyncio.get_running_loop().call_later(pause, self._tick)
+
+
+class DaemonCalls:
+    """Calls in a thread that keeps no process alive, one after the other.
+
+    At most *room* calls wait: the oldest are dropped. A call does not raise.
+    """
+
+    def __init__(self, name: str, room: int) -> None:
+        self._name = name
+        self._calls: deque[Callable[[], None]] = deque(maxlen=room)
+        self._lock = threading.Lock()
+        self._running = False
+
+    def add(self, call: Callable[[], None]) -> None:
+        with self._lock:
+            self._calls.append(call)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name=self._name, daemon=True).start()
+
+    def _run(self) -> None:
+        while call := self._next():
+            call()
+
+    def _next(self) -> Callable[[], None] | None:
+        with self._lock:
+            self._running = bool(self._calls)
+            return self._calls.popleft() if self._calls else None
+
+    async def drain(self, seconds: float) -> None:
+        """Wait until all calls are done, at most so many *seconds*."""
+        end = time.monotonic() + seconds
+        while self._running and time.monotonic() < end:
+            await asyncio.sleep(_DRAIN_LOOK)
 
 
 class WarnOnce:

@@ -30,6 +30,7 @@ FAILURES = SettingGroup("Failures and retries", "broad-crawls.md")
 BACK_OFF = FAILURES._replace(page="politeness.md")
 BUDGETS = SettingGroup("Budgets, end, guards", "running.md")
 CAPS = BUDGETS._replace(page="broad-crawls.md")
+WATCHING = BUDGETS._replace(page="watching.md")
 FILTERS = SettingGroup("Filters and scope", "filters.md")
 URLS = SettingGroup("URLs and traps", "traps.md")
 NORMAL_FORM = URLS._replace(page="normal-form.md")
@@ -257,6 +258,16 @@ class SettingsTable:
         "End the process when its event loop has stood still for this long. End the crawl when no "
         "page came for this long although hosts are ready. 0 never does.",
         broad=900.0,
+    )
+    alert_url: Secret | None = setting(
+        WATCHING, v.webhook, None, FREE,
+        "Where alerts are posted as JSON, when they begin and when they end. Empty: they are only "
+        "lines of the log.",
+    )
+    metrics_file: Path | None = setting(
+        WATCHING, v.file_to_be, None, FREE,
+        "A file for a node exporter of Prometheus, such as crawl.prom, written every 15 seconds. "
+        "Each process has its own.",
     )
     exit_codes: bool = setting(
         BUDGETS, v.boolean, False, FREE,

@@ -60,6 +60,7 @@ _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/(\*|[a-z0-9!#$&^_.+-]+)")
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9_.]{0,64}")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
+_WEBHOOK = re.compile(r"https?://[!-~]+")
 _RELATIVE = re.compile(r"(file|local)://(?!/)")
 _URL_PASSWORD = re.compile(r"://[^/@]*:(?!\d+/)[^@]*@")  # with a / in it, too
 _SECRET = 16
@@ -382,7 +383,8 @@ class Secret:
         return "***"
 
 
-SECRETS = frozenset({"SUITE_CLUSTER_KEY"})  # the settings whose values are a `Secret`
+SECRETS = frozenset({"SUITE_CLUSTER_KEY", "SUITE_ALERT_URL"})
+"""The settings whose values are a `Secret`."""
 
 
 @_value_type(f"{_SECRET} characters or more")
@@ -487,9 +489,24 @@ def add_url_parameters(url: str, params: dict[str, Any]) -> str:
     return f"{place}?{urlencode(kept)}" if kept else place
 
 
-_file_to_be = _path_that(lambda path: not path.is_dir() and path.absolute().parent.is_dir())
+file_to_be = ValueType(
+    _path_that(lambda path: not path.is_dir() and path.absolute().parent.is_dir()),
+    "the path of a file in a folder that exists",
+)
 
 
-@_value_type(f"{redis_url.allowed}, or the path of a file in a folder that exists")
+@_value_type(f"{redis_url.allowed}, or {file_to_be.allowed}")
 def redis_or_file(raw: object) -> object:
-    return redis_url.parse(raw) if "://" in str(raw) else _file_to_be(raw)
+    return redis_url.parse(raw) if "://" in str(raw) else file_to_be.parse(raw)
+
+
+@_value_type("a URL that begins with http:// or https://")
+def webhook(raw: object) -> Secret | None:
+    """A secret: whoever knows such a URL may often post to it."""
+    if isinstance(raw, Secret):
+        return raw
+    if raw == "":
+        return None
+    if not isinstance(raw, str) or not _WEBHOOK.fullmatch(raw):
+        raise ValueDetailError(f"expected {webhook.allowed}")  # the error must not show the value
+    return Secret(raw)

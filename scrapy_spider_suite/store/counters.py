@@ -12,7 +12,7 @@ from typing import Annotated, NamedTuple, TypeVar
 import msgspec
 
 from scrapy_spider_suite.errors import JobDamagedError
-from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.rocks_store import Store
 from scrapy_spider_suite.urls.hosts import load_suffixes, registered_domain
@@ -38,9 +38,20 @@ class Counters:
     """Bytes received, as far as the download handler tells them; else those of bodies."""
     traps: dict[Trap, int] = field(default_factory=dict)
     """URLs that were refused, failed or put last, by the trap that they lie in."""
+    # Counted as it happens: these never fall.
+    found: int = 0  # URLs that were not known before
+    failures: int = 0  # times that a URL failed for good
+    endings: dict[Event, int] = field(default_factory=dict)
+    """Attempts, and URLs that were refused without one, by how they ended."""
 
     def __post_init__(self) -> None:
         self.traps = Counter(self.traps)
+        self.endings = Counter(self.endings)
+
+    @property
+    def pages(self) -> int:
+        """Fetches that ended *done*; a page that is fetched again counts again."""
+        return sum(n for event, n in self.endings.items() if event.outcome.state is State.DONE)
 
     @property
     def has_urls(self) -> bool:
@@ -52,7 +63,11 @@ class Counters:
     @classmethod
     def load(cls, store: Store) -> Counters:
         """Read the counters back; all 0 in a new job. Raises `JobDamagedError`."""
-        return _load(cls, store, "counters")
+        counters = _load(cls, store, "counters")
+        if counters.events and not counters.endings:  # of a job that did not count them
+            counters.endings, counters.failures = Counter(counters.events), counters.failed
+            counters.found = counters.pending + counters.done + counters.failed
+        return counters
 
 
 def _load(cls: type[T], store: Store, name: str) -> T:

@@ -316,7 +316,7 @@ def job_kv(crawler: Crawler, name: str) -> KV | None:
     return None if job is None else job.store.kv(name)
 
 
-_AFTER = ("fetches", "audit.jsonl", "chronicle.jsonl")
+_AFTER = ("fetches", "series", "audit.jsonl", "chronicle.jsonl")
 _NOT_COPIED = (
     STORE_FOLDER, ARCHIVE_FOLDER, SIEVE_FOLDER, "actions", LOCK_FILE, "job.json", "job.json.new",
     "files.json", "files.json.new", "status.json", "status.json.new", "stacks.txt",
@@ -418,7 +418,7 @@ def _copy(path: Path, to: Path) -> None:
             for name in os.listdir(path):
                 _copy(path / name, to / name)
         elif path.is_file():
-            shutil.copy2(path, to)
+            files.copy_file(path, to)
         else:
             return
         if not to.is_symlink():

@@ -62,7 +62,7 @@ class StatusFile:
 def read_status(folder: Path) -> dict[str, Any] | None:
     try:
         status = json.loads((folder / STATUS_FILE).read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return None
     return status if isinstance(status, dict) else None
 

@@ -219,6 +219,7 @@ class UrlStates:
         self._give_key(entry, b"", tried=True)
 
     def note_pending(self, entry: Entry, event: Event, status: int, wall: float) -> None:
+        self.counters.endings[event] += 1
         if not entry.volatile:
             state = _state_of(entry, State.PENDING, event, status, wall)
             self._store.put_state(entry.identity, state)
@@ -228,6 +229,8 @@ class UrlStates:
     ) -> None:
         state = State.DONE if event.outcome.state is State.DONE else State.FAILED
         self._count_end(entry.host, record, state, event)
+        self.counters.endings[event] += 1
+        self.counters.failures += state is State.FAILED
         last = _state_of(entry, state, event, status, wall)
         if not entry.volatile:
             self._end(entry.identity, last)

@@ -213,15 +213,15 @@ def test_a_log_that_is_rotated_meanwhile(tmp_path: Path, monkeypatch: pytest.Mon
     folder, made = tmp_path / "fetches", []
     folder.mkdir()
     (folder / "fetch.log").write_text("old")
-    copy = shutil.copy2
+    copy = job_directory.files.copy_file
 
-    def rotating(path: Path, to: Path) -> Any:
+    def rotating(path: Path, to: Path) -> None:
         if not made:
             made.append(os.rename(folder / "fetch.log", folder / "fetch-1-2.log"))
             (folder / "fetch.log").write_text("new")
-        return copy(path, to)
+        copy(path, to)
 
-    monkeypatch.setattr(job_directory.shutil, "copy2", rotating)
+    monkeypatch.setattr(job_directory.files, "copy_file", rotating)
     job_directory._copy_at_rest(folder, tmp_path / "to")
     found = {path.name: path.read_text() for path in (tmp_path / "to").iterdir()}
     assert found == {"fetch-1-2.log": "old", "fetch.log": "new"}

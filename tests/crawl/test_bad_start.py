@@ -88,7 +88,7 @@ def refused(
 
 # Settings
 
-_SECRET = {"cluster_key", "redis_url"}
+_SECRET = {"alert_url", "cluster_key", "redis_url"}
 """Whose value may hold a password, and is not shown."""
 
 

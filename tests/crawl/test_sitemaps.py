@@ -17,7 +17,7 @@ from scrapy_spider_suite.crawl.links import LinkFollower
 from scrapy_spider_suite.crawl.queue.leases import Fetch
 from scrapy_spider_suite.fetch.exchange import Exchange
 from scrapy_spider_suite.frontier.entries import state_key
-from scrapy_spider_suite.operate.verbs.why import trace
+from scrapy_spider_suite.operate.explanations import trace
 from scrapy_spider_suite.spiders import BroadSpider
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.url_states import voucher_of_sitemap

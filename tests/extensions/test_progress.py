@@ -16,6 +16,7 @@ from scrapy import Spider
 from scrapy.exceptions import NotConfigured
 from scrapy.utils.test import get_crawler
 
+from scrapy_spider_suite.crawl.assembly import open_crawl
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.requests import seed_entry
 from scrapy_spider_suite.extensions import progress
@@ -45,9 +46,10 @@ def crawler() -> Iterator[Any]:
     crawl = get_crawl(crawler)
     entries = [seed_entry(f"http://h{n}.test/") for n in range(3)]
     crawl.frontier.admission.schedule([each for each in entries if each is not None], crawl.now())
-    crawl.frontier.counters.done = 1_234
-    crawl.frontier.counters.failed = 5
-    crawl.frontier.counters.events = {Event.CLIENT_ERROR: 5, Event.SUCCESS: 1_234}
+    counters = crawl.frontier.counters
+    counters.events = {Event.CLIENT_ERROR: 5, Event.SUCCESS: 1_234}
+    counters.endings.update(counters.events)
+    counters.failures = 5
     yield crawler
     crawl.close_job()
 
@@ -88,65 +90,17 @@ def test_the_line(crawler: Any, run: Any) -> None:
     shown = opened(crawler, None, run)
     counters, frontier = get_crawl(crawler).frontier.counters, get_crawl(crawler).frontier
     now = time.monotonic() + 2.0
-    counters.done += 200
+    counters.endings[Event.SUCCESS] += 200
     counters.bytes += 3_000_000
     frontier.waits.count(now, now + frontier.wall_offset)
-    shown._pace.note(now, counters.done, counters.bytes, frontier.pending)
+    time.sleep(0.1)
+    open_crawl(crawler).pulses.take()
     assert re.fullmatch(
-        r"1,434 pages \([\d.]+/s, 1\.\d MB/s\), 3 URLs to go \(no end in sight\), 0 under way; "
+        r"1,434 pages \([\d.,]+/s, \d+\.\d MB/s\), 3 URLs to go \(no end in sight\), 0 under way; "
         r"3 hosts wait: 3 name look-up; 5 failed",
         shown.line(now),
     )
     shown._closed("finished")
-
-
-def test_when_it_ends() -> None:
-    """By how the queue shrank in the last minute; not at all while it grows."""
-    pace = progress._Pace(0.0)
-    pace.note(0.0, 0, 0, 1_000)
-    pace.note(30.0, 300, 0, 1_100)
-    assert pace.time_left() == "the queue grows"
-    pace.note(60.0, 600, 0, 1_000)
-    pace.note(90.0, 900, 0, 500)
-    assert pace.time_left() == "about 50 s"  # 600 less in a minute
-    assert pace.rates() == (10.0, 0.0)
-    pace.note(150.0, 900, 0, 0)
-    assert pace.time_left() == "the queue is empty"
-
-
-def test_when_it_ends_at_the_beginning() -> None:
-    """Only the later half counts: a crawl that opens empty grows while its seeds come."""
-    pace = progress._Pace(100.0)
-    pace.note(100.0, 0, 0, 0)
-    said = {}
-    for second, pending in enumerate([500, 1_000, 960, 920, 880, 840, 800, 760], 1):
-        pace.note(100.0 + second, 0, 0, pending)
-        said[second] = pace.time_left()
-    assert {said[1], said[2]} == {"the queue grows"}
-    assert said[5] == "about 22 s"  # 120 less in three seconds
-    assert said[8] == "about 19 s"
-
-
-def test_the_queue_is_looked_at_every_second(
-    crawler: Any, run: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first line in the log comes after a minute, and must not tell of the beginning alone."""
-    monkeypatch.setattr(progress, "_SAMPLING", 0.01)
-
-    async def grow_and_shrink() -> None:
-        shown = ProgressLine(crawler, None)
-        frontier = get_crawl(crawler).frontier
-        frontier.counters.pending = 0
-        shown._opened()
-        frontier.counters.pending = 100
-        await asyncio.sleep(0.1)
-        frontier.counters.pending = 50
-        async with asyncio.timeout(10):
-            while "50 URLs to go (about " not in shown.line(time.monotonic()):
-                await asyncio.sleep(0.01)
-        shown._closed("finished")
-
-    run(grow_and_shrink())
 
 
 def test_elsewhere_it_is_logged(crawler: Any, run: Any, caplog: pytest.LogCaptureFixture) -> None:

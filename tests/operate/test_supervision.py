@@ -319,7 +319,7 @@ def test_notifications(small: Supervised) -> None:
             assert process.returncode == ExitCode.FINISHED
     assert heard[0] == "READY=1"
     assert "WATCHDOG=1" in heard
-    assert any("pages done" in line for line in heard if line.startswith("STATUS="))
+    assert any("URLs done" in line for line in heard if line.startswith("STATUS="))
     assert heard[-2:] == ["STOPPING=1", "STATUS=the crawl ended: finished"]
     assert heard.count("STOPPING=1") == 1
 

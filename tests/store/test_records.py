@@ -254,6 +254,7 @@ def test_counters_come_back() -> None:
     store = MemoryStore()
     counters = Counters(7, 1, 2, 3, 4, 5, 6, 8.5, {Event.SUCCESS: 2, Event.ROBOTS: 3}, 9)
     counters.traps[Trap.PREFIX] = 6_729
+    counters.endings[Event.TIMEOUT] = 3
     counters.save(store)
     assert Counters.load(store) == counters
     assert Counters.load(MemoryStore()) == Counters()

@@ -145,5 +145,5 @@ class Town:
 
 
 def _post(registry: AgentRegistry) -> Heartbeat:
-    facts = {"hosts": 5, "pending": 7, "done": 11, "rate": 1.5, "lag": 2, "paused": False}
+    facts = {"hosts": 5, "pending": 7, "pages": 11, "rate": 1.5, "lag": 2, "paused": False}
     return Heartbeat(registry.answer.epoch, False, 0, 0, 0, facts)

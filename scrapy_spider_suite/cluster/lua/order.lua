@@ -18,9 +18,17 @@ else
   for name in pairs(everyone()) do
     redis.call('DEL', prefix .. 'inbox:' .. name, prefix .. 'receipts:' .. name)  -- see redis_streams.py
     redis.call('DEL', prefix .. 'calls:' .. name)  -- see agent_calls.py; its other keys expire
+    for _, tier in ipairs({'minute:', 'hour:', 'day:'}) do  -- see pulses.py
+      redis.call('DEL', prefix .. 'series:' .. tier .. name)
+    end
   end
   for _, row in pairs(everyone()) do redis.call('DEL', prefix .. 'address-news:' .. row.number) end
   redis.call('DEL', CRAWL, MEMBERS, FACTS, HOLDERS, prefix .. 'secret', prefix .. 'standing')
+  for _, each in ipairs({
+    'columns', 'roller', 'pulses', 'taken', 'rolled', 'second:', 'minute:', 'hour:', 'day:',
+  }) do
+    redis.call('DEL', prefix .. 'series:' .. each)
+  end
   redis.call('DEL', prefix .. 'addresses', prefix .. 'address-eras')  -- see meet.lua
   crawl = nil
   return answer('ok')

@@ -213,10 +213,12 @@ class AdmissionBatch:
     def add_entries(self, entries: list[Entry]) -> int:
         """Return how many were new."""
         new, found, states = 0, self._found, self._frontier.states
+        counters = states.counters
         for entry in entries:
             unknown = found.pop(entry.identity, b"") is None
             if entry.flags & _UNLIKE_LINKS:
                 unknown = bool(entry.flags & _DONT_FILTER) or not states.known(entry.identity)
+            counters.found += unknown
             if unknown or self._retry(entry):
                 new += self._add(entry, self._terms(host_key(entry.host)))
             else:
@@ -237,12 +239,14 @@ class AdmissionBatch:
             return 0
         traps, permuted = self._frontier.traps, bool(self._frontier.policy.traps.permuted)
         pack = row_packer(entry_of(_NO_PREFIX, origin))
-        new, prefix, host = 0, _NO_PREFIX, ""
+        new, unknown, prefix, host = 0, 0, _NO_PREFIX, ""
         for key in keys:
-            if found.pop(key, b"") is not None:
-                if not (self._retries and self._retry(entry_of(key, origin))):
-                    self._note_known(url_of(key))
-                    continue
+            if found.pop(key, b"") is None:
+                unknown += 1
+            elif not (self._retries and self._retry(entry_of(key, origin))):
+                self._note_known(url_of(key))
+                continue
+            else:
                 prefix = _NO_PREFIX  # its host may have been revived
             if not key.startswith(prefix):
                 prefix = key[: key.index(b"\0", 2) + 1]
@@ -263,6 +267,7 @@ class AdmissionBatch:
                 entry = entry_of(key, origin)
                 entry.key = order
                 residents.push_front(front, entry)
+        states.counters.found += unknown
         return new
 
     def _add(self, entry: Entry, terms: HostTerms) -> bool:

@@ -154,14 +154,19 @@ class Commit:
 
     def __init__(self, frontier: Frontier) -> None:
         self.held = 0
-        self.fetched = 0  # pages that this process has done, also those that were handed over since
         self.listeners: list[Callable[[Fetch, Event], None]] = []
         self.guesses = SchemeGuesses(frontier.store)
         self.planner = RevisitPlanner(
             frontier, RevisitPlans(frontier.store.kv(ROWS), RevisitPolicy())
         )
         self._frontier = frontier
+        self._pages_before = frontier.counters.pages
         self._deferred: deque[Fetch] = deque()
+
+    @property
+    def fetched(self) -> int:
+        """Pages that this process has done, also those that were handed over since."""
+        return self._frontier.counters.pages - self._pages_before
 
     def defer(self, fetch: Fetch) -> None:
         """Nothing more will come of *fetch*: it is settled by the next `settle_deferred`."""
@@ -264,7 +269,6 @@ class Commit:
         states = frontier.states
         states.remove(entry, record)
         states.conclude(entry, record, event, fetch.status, wall)
-        self.fetched += event.outcome.state is State.DONE
         if entry.flags & _SPECULATIVE:
             frontier.traps.miner.concluded(entry, event)
         if not self.planner.revisits.idle:

@@ -315,7 +315,7 @@ def run_on_agents(
                           arguments=dict(question.arguments))  # fmt: skip
         seconds = options.wait
     if at_rest is None:
-        heard = asyncio.run(_ask_all(call, asked, question, seconds))
+        heard = asyncio.run(ask_crawl(call, asked, question, seconds))
     else:
         heard = _ask_at_rest(at_rest, asked, question, seconds)
     return _show(verb, call, heard) if looks else verb.say(call, merge_answers(heard))
@@ -350,9 +350,10 @@ def _ask_at_rest(jobs: Path, asked: AgentCall, question: Question, seconds: floa
     return heard
 
 
-async def _ask_all(
+async def ask_crawl(
     call: Invocation, asked: AgentCall, question: Question, seconds: float
 ) -> AgentAnswers:
+    """Ask all agents that take part in the crawl of *call*. Raises `ClusterError`."""
     async with connect(call) as connection:
         overview = connection.overview
         rows = {

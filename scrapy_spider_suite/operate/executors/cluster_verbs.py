@@ -86,7 +86,7 @@ def _row(
     return {
         "agent": row.name, "state": member_state(row, overview),
         "share": None if owned is None else _percent(owned.get(row.name, 0)),
-        "holds": _percent(held), "pages": facts.get("done"),
+        "holds": _percent(held), "pages": facts.get("pages"),
         **{name: facts.get(name) for name in _FACTS}, "rate": facts.get("rate") if runs else None,
         "heard": round(now - row.heard / 1000, 1),
         "lease": round(max(0.0, row.ends / 1000 - now)) if row.ends else "forever",

@@ -8,13 +8,15 @@ from scrapy_spider_suite.operate.verb import Apply, JobVerb
 
 MODULES = {
     "blocks": "control", "check": "upkeep", "log": "log", "audit": "log", "manifest": "log",
-    "report": "report", "settings": "settings", "status": "status", "hosts": "status",
-    "urls": "status", "why": "why", "test": "why", "block": "control", "unblock": "control",
-    "drop": "drop", "add": "enqueue", "refetch": "enqueue", "retry": "enqueue", "pause": "control",
-    "resume": "control", "set": "control", "snapshot": "upkeep",
+    "history": "history", "report": "report", "settings": "settings", "status": "status",
+    "top": "top", "hosts": "status", "urls": "status", "why": "why", "test": "why",
+    "block": "control", "unblock": "control", "drop": "drop", "add": "enqueue",
+    "refetch": "enqueue", "retry": "enqueue", "pause": "control", "resume": "control",
+    "set": "control", "snapshot": "upkeep",
 }  # fmt: skip
 """The module of each verb, in the order of the help: verbs that only read come first."""
-_UNLISTED = {"drain": "control"}  # for `scrapy cluster drain`
+_UNLISTED = {"drain": "control", "view": "view"}
+"""For `scrapy cluster drain`, and for views of a crawl of several agents."""
 ABOUT = """\
 `scrapy frontier VERB --help` has the options of a verb, and examples.
 

@@ -1,4 +1,4 @@
-"""``report``: the job as tables, also by Heritrix's names; all from the store, not the logs."""
+"""``report``: the job as tables, also by Heritrix's names, or as a page with charts."""
 
 from __future__ import annotations
 
@@ -6,17 +6,25 @@ import csv
 import heapq
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import asdict
-from itertools import islice
-from typing import Final, NamedTuple
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, replace
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Final, NamedTuple
+
+from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
 from scrapy_spider_suite.analysis.link_stats import LinkStats, degree_counts
 from scrapy_spider_suite.crawl.seeds import bad_seed_lines
+from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.operate import verb
+from scrapy_spider_suite.operate.kept_pauses import add_pauses, kept_pauses
+from scrapy_spider_suite.runtime.files import replacing_file
+from scrapy_spider_suite.settings.declarations import plain_value, setting_name, shown_value
+from scrapy_spider_suite.settings.suite import DECLARATIONS
 from scrapy_spider_suite.store.counters import FetchTotals, Table
-from scrapy_spider_suite.store.job_directory import JobFile
+from scrapy_spider_suite.store.job_directory import JobFile, JobHistory
 from scrapy_spider_suite.store.job_reader import StoreReader
 from scrapy_spider_suite.store.url_states import seeds
 from scrapy_spider_suite.urls.hosts import registered_domain
@@ -104,6 +112,7 @@ def _crawl(reader: StoreReader) -> verb.Row:
     return {
         "job": file.id, "spider": file.spider, "begun": round(file.created),
         "seconds": round(counters.seconds),
+        "pages": counters.pages,
         "done": counters.done, "failed": counters.failed, "pending": counters.pending,
         "retried": counters.retried, "filtered": counters.filtered,
         "dead_hosts": counters.dead_hosts,
@@ -212,6 +221,104 @@ def _added(rows: list[verb.Row]) -> verb.Row:
     return found
 
 
+_HOSTS_OF_PAGE: Final = 15
+
+
+def _outcomes(reader: StoreReader) -> Iterator[verb.Row]:
+    events = reader.counters().events
+    for event, urls in sorted(events.items(), key=lambda item: -item[1]):
+        yield {"event": event.value, "urls": urls}
+
+
+def _failing_hosts(reader: StoreReader) -> Iterator[verb.Row]:
+    return (row for row in _hosts(reader) if row["failed"])
+
+
+def _settings(reader: StoreReader) -> Iterator[verb.Row]:
+    """The settings that are not the defaults, and Scrapy's own."""
+    stored = JobFile.require(reader.folder).settings
+    for name, declared in DECLARATIONS.items():
+        default = declared.broad if stored.get("profile") == "broad" else declared.spider
+        value = stored.get(name)
+        if name in stored and value != plain_value(default):
+            yield {"name": setting_name(name), "value": shown_value(value, declared.type.unit)}
+    scrapy: Mapping[str, Any] = JobHistory(reader.folder).last()[0].get("scrapy") or {}
+    for name, value in scrapy.items():
+        yield {"name": name.upper(), "value": shown_value(value)}
+
+
+def _politeness(reader: StoreReader) -> Iterator[verb.Row]:
+    yield from kept_pauses(reader.folder, JobFile.require(reader.folder).settings)
+
+
+_OF_PAGE: Final = {
+    "outcomes": Report(("event", "urls"), _outcomes, ("event",), ("urls",), is_sorted=True),
+    "hosts": REPORTS["hosts"],
+    "failing": REPORTS["hosts"]._replace(rows=_failing_hosts, order=("failed",)),
+    "politeness": Report((), _politeness),
+    "settings": Report((), _settings),
+    **{name: REPORTS[name] for name in ("statuses", "types", "degrees", "languages")},
+}
+"""The tables of the page, beside ``crawl``."""
+
+
+def _page_rows(reader: StoreReader) -> Iterator[verb.Row]:
+    """The rows of all tables of the page, each with the name of its ``report``."""
+    yield {"report": "crawl", **_crawl(reader)}
+    for name, report in _OF_PAGE.items():
+        rows = report.rows(reader)
+        if report.limit_first:
+            rows = _greatest(rows, report, _HOSTS_OF_PAGE)
+        yield from ({"report": name, **row} for row in rows)
+
+
+def _page_tables(rows: Iterable[verb.Row], *, one_job: bool) -> dict[str, list[verb.Row]]:
+    """The tables of the page by their names; rows of several agents are added up."""
+    tables: dict[str, list[verb.Row]] = {}
+    for row in rows:
+        row = dict(row)
+        tables.setdefault(row.pop("report"), []).append(row)
+    if one_job:
+        return tables
+    tables["crawl"] = [_added(tables.get("crawl", []))]
+    tables["politeness"] = add_pauses(tables.get("politeness", []))
+    tables["settings"] = list({row["name"]: row for row in tables.get("settings", [])}.values())
+    for name, report in _OF_PAGE.items():
+        if report.keys and name in tables:
+            limit = _HOSTS_OF_PAGE if report.limit_first else 0
+            tables[name] = _rows_of_agents(report, tables[name], limit)
+    return tables
+
+
+def _write_page(call: verb.Invocation, found: verb.Found) -> int:
+    """Write the page of the job, and of the jobs beside it."""
+    # A crawl loads the modules of all verbs, and needs neither charts nor views.
+    from scrapy_spider_suite.operate.crawl_view import open_view
+    from scrapy_spider_suite.operate.report_page import CrawlReport, render_page
+
+    if not found.by_agent:
+        raise JobError("no agent has answered: there is nothing to report")
+    job, tables = str(call.jobdir), {}
+    if found.one_job or call.redis is not None:
+        every = chain.from_iterable(found.by_agent.values())
+        tables[job] = _page_tables(every, one_job=found.one_job)
+    else:  # agents at rest, and with them the Redis that has the series of the whole crawl
+        for name, rows in found.by_agent.items():
+            tables[f"{job}/{name}"] = _page_tables(rows, one_job=True)
+    for job in call.options.beside:
+        with StoreReader(replace(call, jobdir=job).folder()) as reader:
+            tables[job] = _page_tables(_page_rows(reader), one_job=True)
+    crawls = [CrawlReport.of(open_view(job, call.settings), each) for job, each in tables.items()]
+    path: Path = call.options.html
+    try:
+        with replacing_file(path) as new:
+            new.write_text(render_page(crawls), encoding="utf-8")
+    except OSError as error:
+        raise JobError(f"{path} cannot be written: {error.strerror}") from error
+    call.facts({"written": str(path)})
+    return 0
+
+
 _OTHER_NAMES = {"responsecode": "statuses", "mimetype": "types", "crawl-summary": "crawl"}
 """Heritrix's names -> ours, where they differ."""
 NAMES = ("crawl", *REPORTS, *_OTHER_NAMES)
@@ -219,6 +326,10 @@ NAMES = ("crawl", *REPORTS, *_OTHER_NAMES)
 
 def _plan(call: verb.Invocation) -> verb.Question:
     name, limit = call.options.name, call.options.limit
+    if (name is None) == (call.options.html is None):
+        raise UsageError("give the NAME of a table, or --html FILE", print_help=False)
+    if name is None:
+        return verb.Question(words=("--html", "-"))
     # Agents send all rows that are added up: the sum is cut.
     cut = limit and (name == "crawl" or REPORTS[name].limit_first)
     return verb.Question(words=(name, "--limit", str(limit)) if cut else (name,))
@@ -227,6 +338,9 @@ def _plan(call: verb.Invocation) -> verb.Question:
 def _look(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
     name, limit = call.options.name, call.options.limit
     with StoreReader(call.folder()) as reader:
+        if name is None:
+            yield from _page_rows(reader)
+            return
         if name == "crawl":
             yield _crawl(reader)
             return
@@ -239,6 +353,8 @@ def _look(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
 
 def _show(call: verb.Invocation, found: verb.Found) -> int:
     options = call.options
+    if options.html is not None:
+        return _write_page(call, found)
     rows: Iterable[verb.Row] = (row for each in found.by_agent.values() for row in each)
     if options.name == "crawl":
         rows = list(rows)
@@ -262,19 +378,27 @@ def _show(call: verb.Invocation, found: verb.Found) -> int:
 
 VERBS = (
     verb.JobVerb(
-        "report", "the job as a table: crawl, seeds, hosts, statuses, types, domains, links",
+        "report", "the job as a table: crawl, seeds, hosts, statuses, types, ...; or as a page",
         options=(
             verb.option(
-                "name", metavar="NAME", type=lambda name: _OTHER_NAMES.get(name, name),
+                "name", metavar="NAME", nargs="?", type=lambda name: _OTHER_NAMES.get(name, name),
                 choices=("crawl", *REPORTS), help=", ".join(NAMES),
             ),
             verb.option("--csv", action="store_true", help="print CSV with a line of names"),
+            verb.option(
+                "--html", type=Path, metavar="FILE",
+                help="in place of NAME: write all of it as one page, with charts",
+            ),
+            verb.option(
+                "--beside", nargs="+", default=[], metavar="JOB",
+                help="with --html: directories of other jobs, to be compared",
+            ),
             verb.option(
                 "--limit", type=verb.ROWS, default=0, metavar="N",
                 help="only so many rows, the greatest where they are counts (0: all)",
             ),
         ),
-        arguments="NAME", plan=_plan, look=_look, show=_show,
+        arguments="NAME|--html FILE", plan=_plan, look=_look, show=_show,
         about=(
             "Heritrix's names work too: responsecode is statuses, mimetype is types, and\n"
             "crawl-summary is crawl. Reports are over all runs of the job. statuses, types and\n"
@@ -285,6 +409,7 @@ VERBS = (
         examples=(
             "report crawl -j crawls/news",
             "report hosts --limit 100 -j crawls/news --csv",
+            "report --html news.html -j crawls/news --beside crawls/blogs",
         ),
     ),
 )  # fmt: skip

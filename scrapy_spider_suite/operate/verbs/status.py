@@ -6,7 +6,7 @@ import heapq
 import json
 import sys
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from operator import attrgetter
 from typing import Any
@@ -15,11 +15,10 @@ from scrapy_spider_suite.errors import JobError
 from scrapy_spider_suite.fetch.resolver import server_names
 from scrapy_spider_suite.frontier.revisit_rules import RevisitPolicy
 from scrapy_spider_suite.operate import job_target, judge, verb
+from scrapy_spider_suite.operate.explanations import host_rows
 from scrapy_spider_suite.runtime.text import printable
-from scrapy_spider_suite.store.host_queues import NEVER, RESIDENT
-from scrapy_spider_suite.store.job_reader import CrawlState, StoreReader, read_status, wait_reason
+from scrapy_spider_suite.store.job_reader import CrawlState, StoreReader, read_status
 from scrapy_spider_suite.store.revisit_plans import ROWS, RevisitPlans
-from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls.traps import format_counts
 
 _TOLD = ("started", "ended", "finish_reason", "exit_code", "cache_hit_rate")
@@ -29,7 +28,7 @@ _IN_WORDS = (
 )  # fmt: skip
 """Values that the first lines of text say in words."""
 _SUMS = (
-    "pending", "done", "failed", "retried", "filtered", "dead_hosts", "hosts", "leased",
+    "pages", "pending", "done", "failed", "retried", "filtered", "dead_hosts", "hosts", "leased",
     "in_trie", "in_sieve", "to_revisit", "unextracted",
 )  # fmt: skip
 """The values that can be added up."""
@@ -141,7 +140,7 @@ def _status_row(
     row: verb.Row = {
         "running": state.running, "state": state.value, "pauses": pauses(reader, status),
         "waits": judge.wait_rows(judge.waits_in_status(status), now),
-        "pending": counters.pending, "done": counters.done,
+        "pages": counters.pages, "pending": counters.pending, "done": counters.done,
         "failed": counters.failed, "retried": counters.retried, "filtered": counters.filtered,
         "dead_hosts": counters.dead_hosts, "seconds": round(counters.seconds),
         "outcomes": {event.value: count for event, count in counters.events.items()},
@@ -170,29 +169,6 @@ def _status_row(
     if state in (CrawlState.KILLED, CrawlState.SILENT):
         row["last_heard"] = status.get("when")
     return row | {name: status[name] for name in _TOLD if status.get(name) not in (None, {})}
-
-
-def host_rows(reader: StoreReader, hosts: Iterable[tuple[str, HostRecord]]) -> Iterator[verb.Row]:
-    """The rows of *hosts*, for ``hosts`` and ``why``."""
-    now = time.time()
-    running = reader.crawl_state(now).running
-    policy = job_target.policy_with_blocks(reader.store.kv(job_target.BLOCKS), now)
-    paused = job_target.paused_by(reader.store.kv("control"))
-    for name, record in hosts:
-        exclusion = policy.exclusion_of_visit(name, "", now)
-        waits = record.pending and not record.dead
-        known = record.pending and record.next_fetch < NEVER
-        next_visit = round(max(0.0, record.next_fetch - now), 1) if known else None
-        # A host in memory writes down only later that it waits for a block.
-        why = str(exclusion) if exclusion is not None and waits else wait_reason(record, now)
-        if not running and record.due == RESIDENT and not next_visit and waits:
-            why = "no crawl is running"
-        if paused and waits:
-            next_visit, why = None, f"the job is paused by {paused}; {why}"
-        yield {
-            "host": name, "pending": record.pending, "done": record.done, "failed": record.failed,
-            "next_visit": next_visit, "why": why,
-        }  # fmt: skip
 
 
 def _read_hosts(call: verb.Invocation, question: verb.Question) -> Iterator[verb.Row]:
