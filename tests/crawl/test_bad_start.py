@@ -290,7 +290,7 @@ def test_torn_log_is_accepted(half: Half, torn: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("begun", [True, False], ids=["resume", "begin"])
 def test_read_only(half: Half, begun: bool, tmp_path: Path) -> None:
     """A job directory that cannot be written to is refused."""
-    with tmpfs(tmp_path / "disk", "16m") as disk:
+    with tmpfs(tmp_path / "disk", "64m") as disk:
         job = half.copy(disk) if begun else disk / "job"
         make_read_only(disk)
         before = contents(disk)

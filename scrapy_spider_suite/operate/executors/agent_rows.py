@@ -16,7 +16,7 @@ from scrapy_spider_suite.operate.executors import all_agents
 from scrapy_spider_suite.operate.executors.agent_calls import make_call
 from scrapy_spider_suite.operate.verb import Invocation, Question
 
-_WAIT: Final = 10.0  # seconds for an answer
+_WAIT: Final = 30.0  # seconds for an answer
 
 
 def ask_agents(url: str, crawl: str, verb: str, words: Sequence[str]) -> AgentRows:
