@@ -71,7 +71,7 @@ _BOTH = (
     Component(_EXTENSION, f"{_OURS}.extensions.fetch_recorder.FetchRecorder"),
     Component(_EXTENSION, f"{_OURS}.extensions.job_history.JobHistoryWriter"),
     Component(_EXTENSION, f"{_OURS}.extensions.quietlog.QuietLog"),
-    Component(_EXTENSION, f"{_OURS}.extensions.watch.CrawlWatch"),
+    Component(_EXTENSION, f"{_OURS}.extensions.watch.AlertsAndMetrics"),
 )  # fmt: skip
 BY_SETTING = {
     # Before the project's own, which may make something else of a page.

@@ -63,7 +63,7 @@ _PERIOD: Final = 1.0  # seconds between two pulses
 _PAGE_SIZE: Final = os.sysconf("SC_PAGE_SIZE")
 
 
-class Pace:
+class CrawlPace:
     """Rates of the last minute, and the end expected from them; *began*: monotonic start."""
 
     def __init__(self, began: float) -> None:
@@ -122,7 +122,7 @@ class Pulses:
         self.totals = _totals_so_far(crawl, self._last)
         self.gauges = self._read_gauges(time.time())
         self.when = time.time()
-        self.pace = Pace(self._taken)
+        self.pace = CrawlPace(self._taken)
         self._note_pace()
         self._series: SeriesWriter | None = None
         self._trouble = ""
@@ -185,7 +185,7 @@ class Pulses:
         }  # fmt: skip
 
     def time_left(self) -> tuple[str, float | None]:
-        """As `Pace.seconds_left`; the name of a cap in place of the trend if it comes first."""
+        """As `CrawlPace.seconds_left`; in place of the trend the name of a cap that comes first."""
         trend, seconds = self.pace.seconds_left()
         cap, until_cap = min(self._until_caps(), key=lambda each: each[1], default=("", math.inf))
         if until_cap < (math.inf if seconds is None else seconds):

@@ -54,7 +54,7 @@ JSON: Final = "application/json"
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class HttpAnswer:
     """A body, and the same compressed if that is worth it."""
 
     status: int
@@ -63,16 +63,16 @@ class Answer:
     kind: str
 
     @classmethod
-    def of_bytes(cls, body: bytes, kind: str, status: int = 200) -> Answer:
+    def of_bytes(cls, body: bytes, kind: str, status: int = 200) -> HttpAnswer:
         return cls(status, body, gzip.compress(body) if len(body) > _SMALL else None, kind)
 
     @classmethod
-    def of(cls, value: Any, status: int = 200) -> Answer:
+    def of(cls, value: Any, status: int = 200) -> HttpAnswer:
         """As JSON; NaN becomes null."""
         return cls.of_bytes(msgspec.json.encode(value), JSON, status)
 
     @classmethod
-    def error(cls, status: int, why: str) -> Answer:
+    def error(cls, status: int, why: str) -> HttpAnswer:
         return cls.of({"error": why}, status)
 
 
@@ -123,10 +123,10 @@ def _charted(
     return charted
 
 
-def _metrics(view: View, words: Words) -> Answer:
+def _metrics(view: View, words: Words) -> HttpAnswer:
     from scrapy_spider_suite.dashboard import metrics  # needs an extra
 
-    return Answer.of_bytes(metrics.metrics_text(view.overview()), metrics.CONTENT_TYPE)
+    return HttpAnswer.of_bytes(metrics.metrics_text(view.overview()), metrics.CONTENT_TYPE)
 
 
 def _hosts(view: View, words: Words) -> list[dict[str, Any]]:
@@ -153,8 +153,8 @@ _FRESH: Final = {"hosts": 10.0, "links": 60.0, "pages": 2.0}
 @dataclass(slots=True)
 class _Asked:
     when: float
-    answer: Answer | None = None
-    waiters: list[Deferred[Answer]] = field(default_factory=list)
+    answer: HttpAnswer | None = None
+    waiters: list[Deferred[HttpAnswer]] = field(default_factory=list)
 
 
 class SharedAnswers:
@@ -171,14 +171,14 @@ class SharedAnswers:
         self._clock = clock
         self._asked: OrderedDict[tuple[str, ...], _Asked] = OrderedDict()
 
-    def get(self, name: str, words: Words) -> Deferred[Answer]:
+    def get(self, name: str, words: Words) -> Deferred[HttpAnswer]:
         """Answer the question *name*; an error is an answer, too."""
         key, now = (name, *map(repr, sorted(words.items()))), self._clock()
         asked = self._asked.get(key)
         if asked is None or (asked.answer and now > asked.when + _FRESH.get(name, 1.0)):
             self._forget()
             if len(self._asked) >= _WAITING:
-                return succeed(Answer.error(503, "too many questions wait: ask again later"))
+                return succeed(HttpAnswer.error(503, "too many questions wait: ask again later"))
             asked = self._asked[key] = _Asked(now)
             self._asked.move_to_end(key)
             question, thread = QUESTIONS[name], self._quick if name in _QUICK else self._slow
@@ -187,7 +187,7 @@ class SharedAnswers:
             answered.addCallback(self._give, asked)
         if asked.answer is not None:
             return succeed(asked.answer)
-        waiter = Deferred[Answer]()
+        waiter = Deferred[HttpAnswer]()
         asked.waiters.append(waiter)
         return waiter
 
@@ -197,22 +197,22 @@ class SharedAnswers:
             del self._asked[key]
 
     @staticmethod
-    def _give(answer: Answer, asked: _Asked) -> None:
+    def _give(answer: HttpAnswer, asked: _Asked) -> None:
         asked.answer, waiters = answer, asked.waiters
         for waiter in waiters:
             waiter.callback(answer)
         waiters.clear()
 
 
-def _answer(found: Any) -> Answer:
-    return found if isinstance(found, Answer) else Answer.of(found)
+def _answer(found: Any) -> HttpAnswer:
+    return found if isinstance(found, HttpAnswer) else HttpAnswer.of(found)
 
 
-def error_answer(failure: Failure) -> Answer:
+def error_answer(failure: Failure) -> HttpAnswer:
     """What a view says that cannot answer; any other error is a fault, which is logged."""
     if isinstance(failure.value, ValueError):
-        return Answer.error(400, str(failure.value))
+        return HttpAnswer.error(400, str(failure.value))
     if isinstance(failure.value, SuiteError | OSError):
-        return Answer.error(409, str(failure.value))
+        return HttpAnswer.error(409, str(failure.value))
     logger.error("the dashboard cannot answer: %s", failure.getTraceback())
-    return Answer.error(500, "this could not be answered: the log of the dashboard says why")
+    return HttpAnswer.error(500, "this could not be answered: the log of the dashboard says why")

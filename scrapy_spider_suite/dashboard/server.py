@@ -25,7 +25,7 @@ from scrapy_spider_suite.dashboard.acts import Act
 from scrapy_spider_suite.dashboard.questions import (
     JSON,
     QUESTIONS,
-    Answer,
+    HttpAnswer,
     SharedAnswers,
     ViewThread,
     error_answer,
@@ -161,7 +161,7 @@ class Dashboard(Resource):
         self._act = act
         self._acting = 0
         self._files = {
-            f"/{path.name}": Answer.of_bytes(path.read_bytes(), _TYPES[path.suffix])
+            f"/{path.name}": HttpAnswer.of_bytes(path.read_bytes(), _TYPES[path.suffix])
             for path in _PAGE.iterdir() if path.suffix in _TYPES
         }  # fmt: skip
 
@@ -169,26 +169,26 @@ class Dashboard(Resource):
         for name, value in _HEADERS.items():
             request.setHeader(name, value)
         answer = self._answer(request)
-        if isinstance(answer, Answer):
+        if isinstance(answer, HttpAnswer):
             _send(answer, request)
         elif answer is not None:
             answer.addCallback(_send, request)
         return server.NOT_DONE_YET
 
-    def _answer(self, request: Request) -> Answer | Deferred[Answer] | None:
+    def _answer(self, request: Request) -> HttpAnswer | Deferred[HttpAnswer] | None:
         """The answer, now or later; None: *request* is dealt with."""
         if foreign := self._access.why_foreign(request):
-            return Answer.error(403, foreign)
+            return HttpAnswer.error(403, foreign)
         path, right = request.path.decode("latin-1"), self._access.right_of(request)
         if request.method == b"POST":
             return self._login(request) if path == "/login" else self._post(request, path, right)
         if request.method not in (b"GET", b"HEAD"):
-            return Answer.error(405, "expected GET, HEAD or POST")
+            return HttpAnswer.error(405, "expected GET, HEAD or POST")
         if path in _PUBLIC:
             return self._files[_PUBLIC[path]]
         if right < Right.LOOK:
             form = replace(self._files["/login.html"], status=401)
-            return form if path == "/" else Answer.error(401, "open / to give the token")
+            return form if path == "/" else HttpAnswer.error(401, "open / to give the token")
         if path == "/events":
             return self._open_feed(request, right)
         if path[1:] in QUESTIONS:
@@ -197,9 +197,9 @@ class Dashboard(Resource):
             return self._answers.get(path[1:], words)
         return self._files.get("/index.html" if path == "/" else path) or _NOT_FOUND
 
-    def _open_feed(self, request: Request, right: Right) -> Answer | None:
+    def _open_feed(self, request: Request, right: Right) -> HttpAnswer | None:
         if self._feed.is_full:
-            return Answer.error(503, f"{VIEWERS} viewers look at it already")
+            return HttpAnswer.error(503, f"{VIEWERS} viewers look at it already")
         request.setHeader("Content-Type", "text/event-stream")
         request.setHeader("X-Accel-Buffering", "no")  # nginx would keep events back
         acts = {"possible": self._access.allows_acts, "allowed": right is Right.ACT}
@@ -207,7 +207,7 @@ class Dashboard(Resource):
         self._feed.join(request, event_of("hello", json.encode(hello)))
         return None
 
-    def _login(self, request: Request) -> Deferred[Answer]:
+    def _login(self, request: Request) -> Deferred[HttpAnswer]:
         """Exchange a token for a cookie."""
         token = request.args.get(b"token", [b""])[-1].decode("utf-8", "replace").strip()
         right = self._access.right_of_token(token)
@@ -215,38 +215,38 @@ class Dashboard(Resource):
             self._access.give_cookie(request, right)
         request.setHeader("Location", "/login#wrong" if right is Right.NONE else "/")
         pause = _WRONG_TOKEN if right is Right.NONE else 0.0
-        return deferLater(reactor, pause, Answer.of, {}, 303)
+        return deferLater(reactor, pause, HttpAnswer.of, {}, 303)
 
-    def _post(self, request: Request, path: str, right: Right) -> Answer | Deferred[Answer]:
+    def _post(self, request: Request, path: str, right: Right) -> HttpAnswer | Deferred[HttpAnswer]:
         if path != "/act":
             return _NOT_FOUND
         if right is not Right.ACT:
-            return Answer.error(403, "this needs the token to act")
+            return HttpAnswer.error(403, "this needs the token to act")
         if header_of(request, "content-type") != JSON:
-            return Answer.error(415, "expected JSON")
+            return HttpAnswer.error(415, "expected JSON")
         if self._acting >= ACTS:
-            return Answer.error(503, f"{ACTS} acts are under way: wait for them")
+            return HttpAnswer.error(503, f"{ACTS} acts are under way: wait for them")
         try:
             act = json.decode(request.content.read(), type=Act)
         except msgspec.MsgspecError as error:
-            return Answer.error(400, str(error))
+            return HttpAnswer.error(400, str(error))
         self._acting += 1
         done = deferToThread(lambda: _act_answer(self._act(act)))
         return done.addErrback(error_answer).addCallback(self._acted)
 
-    def _acted(self, answer: Answer) -> Answer:
+    def _acted(self, answer: HttpAnswer) -> HttpAnswer:
         self._acting -= 1
         return answer
 
 
-def _act_answer(answer: actions.Answer) -> Answer:
-    return Answer.of({"ok": answer.ok, "said": answer.said})
+def _act_answer(answer: actions.Answer) -> HttpAnswer:
+    return HttpAnswer.of({"ok": answer.ok, "said": answer.said})
 
 
-_NOT_FOUND: Final = Answer.error(404, "there is no such page")
+_NOT_FOUND: Final = HttpAnswer.error(404, "there is no such page")
 
 
-def _send(answer: Answer, request: Request) -> None:
+def _send(answer: HttpAnswer, request: Request) -> None:
     if request.channel is None:  # the client has gone
         return
     body = answer.body

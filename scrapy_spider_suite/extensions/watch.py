@@ -35,7 +35,7 @@ PERIOD: Final = 15.0  # seconds between two looks
 _LAST: Final = 2.0  # seconds that the end of a crawl waits for the last metrics and alerts
 
 
-class CrawlWatch:
+class AlertsAndMetrics:
     """Looks for alerts (`operate.alerts`), and writes SUITE_METRICS_FILE."""
 
     def __init__(self, crawler: Crawler) -> None:

@@ -17,7 +17,7 @@ from scrapy_spider_suite.analysis.time_series import Rows
 from scrapy_spider_suite.cluster.membership import MemberRecord, MemberState
 from scrapy_spider_suite.cluster.pulses import AgentPulse, SeriesClient, all_gauges
 from scrapy_spider_suite.cluster.registry import ClusterAdmin, ClusterOverview, list_crawls
-from scrapy_spider_suite.crawl.pulse import COLUMNS, RATES, Pace
+from scrapy_spider_suite.crawl.pulse import COLUMNS, RATES, CrawlPace
 from scrapy_spider_suite.errors import ClusterError, JobError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.frontier.workbench import WaitReason
@@ -194,7 +194,8 @@ def make_cluster_overview(
     end = {"text": end_in_words(trend, seconds), "seconds": seconds}
     units = np.bincount(cluster.holders.holders, minlength=UNITS)
     found: Overview = {
-        "spider": cluster.fixed.get("spider", ""), "when": now, "ended": None,
+        "spider": cluster.fixed.get("spider", ""), "ended": None,
+        "when": now if running else max((each.when for each in pulses.values()), default=now),
         "state": "ended" if cluster.ended else "running" if running else "killed",
         "alerts": [], "began": min((row.since / 1_000 for row in rows.values()), default=None),
         "started": min((row.since / 1_000 for row in there.values()), default=None),
@@ -235,7 +236,7 @@ def _rate(recent: Rows, name: str, last: Any) -> float:
 def _until_end(recent: Rows) -> tuple[str, float | None]:
     pending = recent.mean("pending")
     known = ~np.isnan(pending)
-    pace = Pace(float(recent.times[known][0]) if known.any() else 0.0)
+    pace = CrawlPace(float(recent.times[known][0]) if known.any() else 0.0)
     for when, urls in zip(recent.times[known].tolist(), pending[known].tolist(), strict=True):
         pace.note(when, int(urls), np.zeros(len(RATES)))
     return pace.seconds_left()

@@ -407,7 +407,7 @@ def display_duration(seconds: float) -> str:
 
 
 def end_in_words(trend: str, seconds: float | None) -> str:
-    """When the crawl ends, by `Pace.seconds_left` or by a cap; *seconds* None: not known."""
+    """When the crawl ends, by `CrawlPace.seconds_left` or by a cap; *seconds* None: not known."""
     if trend == "grows":
         return "the queue grows"
     if trend == "empty":

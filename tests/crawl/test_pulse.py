@@ -16,7 +16,7 @@ from scrapy.utils.test import get_crawler
 from scrapy_spider_suite.analysis.time_series import SeriesReader
 from scrapy_spider_suite.crawl.assembly import open_crawl
 from scrapy_spider_suite.crawl.context import get_crawl
-from scrapy_spider_suite.crawl.pulse import COLUMNS, RATES, SERIES_FOLDER, Pace, Pulses
+from scrapy_spider_suite.crawl.pulse import COLUMNS, RATES, SERIES_FOLDER, CrawlPace, Pulses
 from scrapy_spider_suite.crawl.requests import seed_entry
 from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.operate.judge import end_in_words
@@ -25,7 +25,7 @@ from scrapy_spider_suite.store.rows import UrlState
 
 def pace_of(*samples: tuple[float, int], began: float = 0.0) -> str:
     """In words, when a crawl ends whose queue had so many URLs at these times."""
-    pace = Pace(began)
+    pace = CrawlPace(began)
     for now, pending in samples:
         pace.note(now, pending, np.zeros(len(RATES)))
     return end_in_words(*pace.seconds_left())
@@ -52,7 +52,7 @@ def test_when_it_ends_at_the_beginning() -> None:
 
 def test_rates_are_of_the_last_minute() -> None:
     """What was before it does not count."""
-    pace = Pace(0.0)
+    pace = CrawlPace(0.0)
     for second in range(121):
         pace.note(second, 0, np.full(len(RATES), 10.0 * max(0, second - 60)))
     assert pace.rates() == dict.fromkeys(RATES, 10.0)

@@ -10,7 +10,7 @@ import pytest
 from twisted.internet.defer import Deferred, maybeDeferred
 
 from scrapy_spider_suite.analysis.time_series import Columns, Rows
-from scrapy_spider_suite.dashboard.questions import Answer, SharedAnswers
+from scrapy_spider_suite.dashboard.questions import HttpAnswer, SharedAnswers
 from scrapy_spider_suite.errors import JobError
 
 
@@ -50,7 +50,7 @@ class Thread:
         return answer
 
     def run(self) -> None:
-        """Answer all."""
+        """HttpAnswer all."""
         while self.waiting:
             question, answer = self.waiting.pop(0)
             maybeDeferred(question, self.view).chainDeferred(answer)
@@ -63,7 +63,7 @@ class Asker:
         self.thread, self.slow, self.now = Thread(), Thread(), 0.0
         clock = lambda: self.now  # noqa: E731
         self.answers = SharedAnswers(self.thread, self.slow, clock)  # type: ignore[arg-type]
-        self.got: list[Answer] = []
+        self.got: list[HttpAnswer] = []
 
     def ask(self, name: str, **words: str) -> None:
         """Ask; the answer goes to `got`."""
