@@ -93,16 +93,19 @@ class StoredDupeFilter(RFPDupeFilter):
             )
 
     @abstractmethod
-    def _open(self, settings: SuiteSettings) -> None: ...
+    def _open(self, settings: SuiteSettings) -> None:
+        """Set `_seen`. Raises `SettingsError`, `JobError`."""
 
     @abstractmethod
     def _key(self, request: Request) -> Any: ...
 
     @abstractmethod
-    def _add(self, key: Any) -> bool: ...
+    def _add(self, key: Any) -> bool:
+        """Add *key*; return whether it is new. Raises `StoreWriteError`."""
 
     @abstractmethod
-    def _upkeep(self) -> dict[str, float]: ...
+    def _upkeep(self) -> dict[str, float]:
+        """Do the store's upkeep; return the stats."""
 
     @abstractmethod
     def _damaged(self) -> Iterable[str]: ...

@@ -342,6 +342,7 @@ def _end_of_text(name: str, page: str, at: int) -> int | None:
 
 
 def _read_text(page: str, at: int) -> str | None:
+    """The text of the ``a`` whose start tag ends *at*; None if only the tree tells it."""
     texts: list[str] = []
     inside: list[str] = []
     while (match := _CONTENT.match(page, at)) is not None:

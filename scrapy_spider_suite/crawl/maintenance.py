@@ -453,6 +453,7 @@ class Maintenance:
             self._engine.stop("waiting")
 
     def _only_waits(self) -> float | None:
+        """Seconds until anything may be visited, if they exceed SUITE_MAX_WAIT."""
         crawl = self._crawl
         limit = crawl.settings.max_wait
         if not limit or stays_open(crawl) or self._engine.paused:

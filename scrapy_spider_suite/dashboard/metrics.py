@@ -20,8 +20,8 @@ CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 PREFIX: Final = "scrapy_suite_"
 
 _COUNTERS: Final = {
-    "pages": ("pages", "Pages that are done."),
-    "failed": ("failed_urls", "URLs that failed."),
+    "pages": ("pages", "Fetches that ended done. A page that is fetched again counts again."),
+    "failed": ("failed_urls", "Times that a URL failed for good."),
     "bytes": ("received_bytes", "Bytes received."),
     "new_urls": ("new_urls", "URLs discovered."),
     "filtered": ("filtered_urls", "URLs that were offered again."),
@@ -134,7 +134,7 @@ class _Overview:
     def _agents(self, agents: Iterable[Mapping[str, Any]]) -> Iterator[Any]:
         """The values of the agents of a cluster, without those that are not known."""
         for kind, key, metric, text in (
-            ("counter", "pages", "agent_pages", "Pages of an agent that are done."),
+            ("counter", "pages", "agent_pages", "Fetches of an agent that ended done."),
             ("gauge", "pending", "agent_pending_urls", "URLs in the queue of an agent."),
             ("gauge", "memory", "agent_memory_bytes", "Resident memory of an agent."),
             ("gauge", "share", "agent_share", "The part of the crawl that an agent has."),

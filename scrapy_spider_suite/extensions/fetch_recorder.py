@@ -157,5 +157,6 @@ class FetchRecorder:
 
 @lru_cache(256)
 def _types_of(content_type: str) -> tuple[str, str]:
+    """The media type of a header, and its row of the tallies."""
     found = media_type(content_type)
     return found, (found if _TYPE.fullmatch(found) else OTHER) if found else "-"

@@ -273,6 +273,7 @@ def run_fleet(call: Invocation, kind: str, crawl: str | None) -> int:
 
 
 def _refuse_unknown_spider(call: Invocation, own: Mapping[str, Any], *, pushed: bool) -> None:
+    """Raise `UsageError`: no such spider; not *pushed*: its seeds are pushed (scrapy-redis)."""
     if not inside_project():
         return
     settings, name = call.settings.copy(), call.options.spider

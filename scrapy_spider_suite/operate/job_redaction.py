@@ -88,6 +88,7 @@ def _files_naming(folder: Path, names: HostNames) -> Iterator[str]:
 
 
 def _rewrite(path: Path, names: HostNames, change: Callable[[bytes], bytes]) -> int:
+    """Put the lines of *path* through *change*; return how many are different now."""
     if not path.exists():
         return 0
     with _opened(path) as file:
@@ -111,6 +112,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _holds(file: BinaryIO, names: HostNames) -> bool:
+    """Whether *file* names such hosts, as far as it can be decompressed."""
     rest = b""
     with suppress(zstd.ZstdError, EOFError, gzip.BadGzipFile):
         while data := file.read(_STEP):

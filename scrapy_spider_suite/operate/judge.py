@@ -203,6 +203,7 @@ class UrlJudge:
     def _check_filters(
         self, url: str, host: str, depth: int, entry: Entry | None
     ) -> Iterator[Finding]:
+        """Filters that need a response are judged as far as they agree for all responses."""
         off_site = self._scope.refuses(url, host, 0) is OutOfScope.OFF_SITE
         subject = LinkFacts("", depth, int(off_site), self._address(host))
         known = {Fact.DEPTH, Fact.BEYOND, *([Fact.ADDRESS] if subject.address else [])}
@@ -240,6 +241,7 @@ class UrlJudge:
             yield self._trap_finding(refusal)
 
     def _permuted(self, url: str, host: str) -> TrapRefusal | None:
+        """A known URL that differs from *url* in the order of its query only."""
         store, query = self._store, sorted_query(url)
         if store is None or not self._policy.traps.permuted or "&" not in url:
             return None
@@ -251,6 +253,7 @@ class UrlJudge:
         return None
 
     def _has_values(self, space: str, parameters: list[str]) -> bool:
+        """Whether the job knows URLs that begin with *space* with each of *parameters*."""
         missing = set(parameters)
         for each in self._queries(space, host_of(space)):
             missing.difference_update(each[len(space) :].split("&"))
@@ -259,6 +262,7 @@ class UrlJudge:
         return False
 
     def _queries(self, space: str, host: str) -> Iterator[str]:
+        """The URLs of *host* that begin with *space*, as far as the job knows them."""
         if self._store is None:
             return
         for name, _ in self._store.states(host_key(host), space.encode()):

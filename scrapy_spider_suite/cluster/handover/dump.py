@@ -352,6 +352,7 @@ class HostDump:
                 after = entry.key
 
     def _pending_state(self, host: str, entry: Entry) -> bytes:
+        """Return the packed state of *entry*, made pending: a file holds a row or a state."""
         data = self._store.state(entry.identity)
         if data is None:
             return PENDING

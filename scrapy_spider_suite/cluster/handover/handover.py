@@ -280,6 +280,7 @@ class Handover:
             self._waits[number] = time.monotonic() + wait, wait
 
     def _is_wanted(self, outgoing: OutgoingFile) -> bool:
+        """Whether the receiver still owns units of the file, and it is complete."""
         owned = self._masks_of_owners().get(outgoing.number, _no_units())
         return not outgoing.stale and bool((owned & outgoing.mask).any())
 

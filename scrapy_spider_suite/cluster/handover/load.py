@@ -251,6 +251,7 @@ class HostLoad:
             yield False
 
     def _check_item(self, kind: int, host: str, *rest: Any) -> None:
+        """Raise anything unless the item is valid, and of a host of the units."""
         if kind == ItemKind.CLOCK:
             (wall,) = rest
             if not (isinstance(host, str) and -LATEST < wall < 1e12):

@@ -218,6 +218,7 @@ class RedisStreams:
                 await self._client.aclose()
 
     def _failed(self, error: Exception, key: str = "") -> str:
+        """Count and log an error about *key*; return its kind, "" if not the server's."""
         self.counters.failed += 1
         if isinstance(error, FencedError):
             self._once.say("fenced", error)

@@ -127,6 +127,7 @@ class FolderTransport(FileTransport):
                 path.unlink()
 
     def _last_touch(self, label: HandoverLabel) -> int:
+        """Return when the receiver last touched the file, in ns; 0: it is not there."""
         last = 0
         for end in (_WHOLE, _TAKING):
             with suppress(FileNotFoundError):

@@ -118,6 +118,7 @@ def _run_upload(call: verb.Invocation) -> int:
 
 
 def _place(to: str) -> str:
+    """A value of SUITE_PACKS_UPLOAD; a relative folder is made absolute. Raises `UsageError`."""
     try:
         return str(remote_folder.parse(to if ":" in to else str(Path(to).absolute())))
     except ValueDetailError as error:
@@ -127,6 +128,7 @@ def _place(to: str) -> str:
 
 
 def _packs(path: Path, target: UploadTarget, *, keep: bool) -> list[Path]:
+    """The packs of *path* to upload. Raises `PackError`: no pack, or the target is its folder."""
     folder = path if path.is_dir() else path.parent
     target.require_elsewhere(folder)
     if path != folder:

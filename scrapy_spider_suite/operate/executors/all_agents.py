@@ -399,6 +399,7 @@ def _show(verb: JobVerb, call: Invocation, heard: AgentAnswers) -> int:
 
 
 def _rows(reply: AgentReply) -> list[Any]:
+    """Raises `ClusterError`: the lines are no JSON."""
     try:
         return [json.loads(line) for line in reply.lines]
     except (ValueError, RecursionError) as error:

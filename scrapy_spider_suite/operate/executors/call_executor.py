@@ -201,6 +201,7 @@ class CallExecutor:
             return self._ids
 
     def _audited(self, id: str) -> Answer | None:
+        """The answer to the action *id* in the audit log."""
         for row in AuditLog(self._folder).rows():
             if row["id"] == id:
                 # The log alone says that the drop of an unknown host was not ok: see `append`.
@@ -416,6 +417,7 @@ def _id_of(text: bytes) -> str:
 
 
 def _write_piece(file: int, piece: ListPiece, last: int) -> None:
+    """Raises `AgentCallError`: an earlier piece is missing."""
     size = os.fstat(file).st_size
     known = piece.number == last + 1 or last < 0
     if not known or piece.at > size:

@@ -268,6 +268,7 @@ class ActionRunner:
                 self._refuse(task.action, "it was taken back before it was begun")
 
     def _step(self, task: _Task) -> bool:
+        """Carry out *task*, or its next portion; True: it is done."""
         action, task.waiting = task.action, False
         try:
             if task.work is not None:

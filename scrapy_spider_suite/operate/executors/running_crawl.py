@@ -86,6 +86,7 @@ def change_setting(crawl: Crawl, name: str, raw: object) -> tuple[object, object
 
 
 def _check_receivers(crawl: Crawl, new: suite.SuiteSettings) -> None:
+    """Raises `SettingsError`: a receiver of `settings_changing` refuses *new*."""
     answers = crawl.crawler.signals.send_catch_log(
         settings_changing, old=crawl.settings, new=new, spider=crawl.crawler.spider,
         dont_log=SettingsError,
@@ -98,6 +99,7 @@ def _check_receivers(crawl: Crawl, new: suite.SuiteSettings) -> None:
 
 
 def _change_scrapys(crawl: Crawl, name: str, raw: object) -> tuple[object, object]:
+    """See `change_setting`; ``default`` restores the value of the start."""
     old, crawler = crawl.settings, crawl.crawler
     if raw == "default":
         raw = getattr(ProjectSettings.from_settings(crawler.settings, crawler.spider), name.lower())

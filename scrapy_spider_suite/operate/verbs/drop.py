@@ -55,6 +55,7 @@ def _parse_droppable(text: str) -> HostPattern:
 
 
 def _is_known(store: RocksStore, folder: Path, subject: HostPattern) -> bool:
+    """Whether the job met, blocks or has dropped *subject*; a prefix by rows, or by a sieve."""
     below = subject.kind is PatternKind.PREFIX
     if store.record(subject.host) is not None and not (below and store.sieve is None):
         return True
@@ -159,6 +160,7 @@ class HostDrop:
         return [place for place, there in found.items() if there]
 
     def _block(self) -> None:
+        """Block it until the end, also over a kill; a block of the operator's own stays."""
         kv, subject = self._store.kv(job_target.BLOCKS), str(self._subject)
         if kv.get(subject.encode()) is None:
             who, when = self._action.who, self._action.when
@@ -178,6 +180,7 @@ class HostDrop:
             yield
 
     def _empty_queue(self) -> _Portions:
+        """Forget queued URLs; those in progress come back to the queue, or are done, in time."""
         rework, progress, left = self._site.rework, self._progress, True
         while left:
             left, after = False, b""

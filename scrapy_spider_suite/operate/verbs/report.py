@@ -56,6 +56,7 @@ def _hosts(reader: StoreReader) -> Iterator[verb.Row]:
 
 
 def _domains(reader: StoreReader) -> Iterator[verb.Row]:
+    """Hosts added up by registered domain, those with the most URLs done first."""
     totals: dict[str, Counter[str]] = {}
     for name, record in reader.store.records():
         total = totals.setdefault(registered_domain(name), Counter())
@@ -75,6 +76,7 @@ def _links(reader: StoreReader) -> Iterator[verb.Row]:
 
 
 def _degrees(reader: StoreReader) -> Iterator[verb.Row]:
+    """How often each degree occurs, of pages (``out``, ``external``) and of hosts."""
     for name, counts in degree_counts(_link_stats(reader)).items():
         for degree, count in sorted(counts.items()):
             yield {"of": name, "degree": degree, "count": count}
