@@ -120,6 +120,7 @@ def test_the_image_has_its_user_and_paths() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_image_starts_says_that_it_lives_and_stops(tmp_path: Path) -> None:
     """Its entry point, health check and signal, on a project whose crawl waits for URLs."""
     job = tmp_path / "job"

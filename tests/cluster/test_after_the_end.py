@@ -73,6 +73,7 @@ def test_with_more_to_do_the_others_join_it(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_without_more_to_do_it_ends(tmp_path: Path) -> None:
     """Also if more could be pushed to it: the others have gone, and their leases never end."""
     redis = RedisServer(tmp_path / "redis")

@@ -79,6 +79,7 @@ def test_over_redis(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_over_udp(tmp_path: Path) -> None:
     """Where datagrams get lost, come twice or out of order, and others send some too."""
     plan = replace(PLAN, transport="lan")
@@ -90,6 +91,7 @@ def test_over_udp(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_redis_is_not_there_for_a_while(tmp_path: Path) -> None:
     """It comes back, with all that it held and without any of it: as if it had been there."""
     size = replace(PLAN.size, pages=8, host_delay=0.8)

@@ -44,6 +44,7 @@ def redis_at(network: Network, name: str, folder: Path) -> Iterator[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_cable_is_cut_for_longer_than_a_lease(tmp_path: Path) -> None:
     """The other agent takes over; the cable is plugged in again: one crawl, polite and complete."""
     agents = [name_of(1), name_of(2)]

@@ -111,6 +111,7 @@ def two_agents(town: Town, folder: Path) -> Iterator[Fleet]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_agents_crawl_as_one_does(tmp_path: Path) -> None:
     """Each page is fetched once, also those that `start()` of both asks for, and its callback
     called with its arguments by whoever owns the host, who has the session of the login."""

@@ -145,6 +145,7 @@ def test_a_crawl_that_ends_in_the_pause_is_not_looked_at_again() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_crawl_pauses_while_redis_is_away_and_goes_on_after(tmp_path: Path) -> None:
     """Long before leases end; nothing is lost."""
     with ground(PLAN, tmp_path) as here:

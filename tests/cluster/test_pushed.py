@@ -90,6 +90,7 @@ def check(fleet: Fleet, site: Site, pushed: list[str]) -> None:
 @pytest.mark.parametrize(
     ("spider", "idle"), [("Shared", LONG), ("SharedKey", 1), ("SharedBroad", 1)]
 )
+@pytest.mark.long
 def test_seeds_go_to_their_owners(spider: str, idle: int, tmp_path: Path) -> None:
     """Each is fetched once; who is out of work stays while the other has some; both end at once."""
     released = Event()

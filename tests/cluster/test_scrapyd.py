@@ -150,6 +150,7 @@ def installed() -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("installed")
+@pytest.mark.long
 def test_agents_are_jobs(tmp_path: Path) -> None:
     """One is cancelled, and scheduled again: one polite crawl, all pages once, all finished."""
     config = SIZE.web(tmp_path / "arrivals", seeds_file=tmp_path / "seeds.txt")

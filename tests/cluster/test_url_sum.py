@@ -20,6 +20,7 @@ SIZE = Size(hosts=12, addresses=9, pages=4, host_delay=0.3, ip_delay=0.01)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_agents_that_share_hosts_are_one_polite_crawl(tmp_path: Path) -> None:
     """Each page once, no delay too short over the swaps, a part for each; it ends by itself."""
     web = FakeWebProcess(SIZE.web(tmp_path / "arrivals", redirects=0.0))

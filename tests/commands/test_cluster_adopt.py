@@ -132,6 +132,7 @@ def test_the_directory_of_an_agent_that_was_killed(
     assert (left.done, left.pending, left.failed) == (0, 0, 0)
 
 
+@pytest.mark.long
 def test_pages_whose_links_were_not_read(
     redis_server: RedisServer, cluster: Frontier, frontier: Frontier, tmp_path: Path
 ) -> None:
@@ -157,6 +158,7 @@ def test_pages_whose_links_were_not_read(
     assert list(verdict.broken()) == []
 
 
+@pytest.mark.long
 def test_an_agent_that_was_removed_hears_that_the_crawl_goes_on(
     redis_server: RedisServer, cluster: Frontier, frontier: Frontier, tmp_path: Path
 ) -> None:

@@ -138,6 +138,7 @@ def test_no_password_stands_where_others_read_it(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_agents_crawl_are_asked_drained_and_stopped(
     tmp_path: Path, frontier: Frontier, capsys: pytest.CaptureFixture[str]
 ) -> None:

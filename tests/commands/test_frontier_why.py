@@ -403,6 +403,7 @@ def test_beside_a_running_crawl(frontier: Frontier, tmp_path: Path) -> None:
         assert row["state"] in ("pending", "done")
         assert row["came_from"].startswith("http://h0")
         assert row["state"] == "done" or "next" in row["next_try"]
+        assert frontier("pause", *on).code == 0  # it would end with the budgets of its hosts
         assert frontier("set", "SUITE_HOST_MAX_PAGES", "1", *on).code == 0
         [row] = frontier("test", f"http://{HOST}:{web.ready.http_port}/new", *on).rows
         assert (row["judgement"], row["decided_by"]) == ("refuse", "budget")

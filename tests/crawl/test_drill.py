@@ -11,6 +11,7 @@ from support.drill_checks import Findings
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_drill_of_an_operator(tmp_path: Path) -> None:
     """Block, evidence, refetch, drop, unblock, snapshot, resume elsewhere, audit log."""
     drill = Drill(SMALL, tmp_path)

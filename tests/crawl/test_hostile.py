@@ -87,6 +87,7 @@ def test_broad_crawl_of_everything_hostile(obey: bool, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ten_megabytes_of_links_are_taken(tmp_path: Path) -> None:
     """With a larger limit for bodies the floods of links are read, and cost room on disk only."""
     floods = [f"{name}.{HOST}" for name in ("many-links", "many-hosts", "long-urls", "one-line")]
@@ -102,6 +103,7 @@ def test_ten_megabytes_of_links_are_taken(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_ordinary_spider_meets_everything_hostile(tmp_path: Path) -> None:
     """In the spider profile every request ends in its callback or its errback, once.
 

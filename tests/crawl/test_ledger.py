@@ -73,6 +73,7 @@ def _done(job: Path) -> int:
         return 0
 
 
+@pytest.mark.long
 def test_four_crawls_are_polite_together_though_one_is_killed(
     web: FakeWebProcess, run: Callable[[Any], Any], tmp_path: Path
 ) -> None:

@@ -58,6 +58,7 @@ def _walk(folder: Path, host: str, start: str) -> set[Path]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_real_sites_are_crawled_whole(tmp_path: Path) -> None:
     """The pages fetched are those that a walk of the files with lxml reaches, all of them."""
     folders = sites.unpack_sites(tmp_path, SITES)

@@ -24,6 +24,7 @@ MOST_IN_TRAPS = 0.13
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_web_with_six_traps_and_three_ordinary_sites(tmp_path: Path) -> None:
     """By the defaults it ends, with every real page; of the traps hardly anything is fetched."""
     config = FakeWebConfig(

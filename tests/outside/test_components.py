@@ -125,6 +125,7 @@ def together() -> Iterator[tuple[str, ...]]:
 
 
 @pytest.mark.parametrize("alone", [True, pytest.param(False, marks=pytest.mark.slow)])
+@pytest.mark.long
 def test_the_same_pages_as_without(alone: bool, site: Site, tmp_path: Path) -> None:
     """Each component, and each two of them: each page that plain Scrapy gets, once."""
     listed = [(), *(combinations(COMPONENTS, 1) if alone else together())]

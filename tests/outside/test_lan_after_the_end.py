@@ -120,6 +120,7 @@ def crawl(folder: Path) -> Iterator[Town]:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_nothing_more_to_do(town: Town) -> None:
     """It says so and ends, whoever is there: one alone, two of three, all of them."""
     for again in ("b", "ac", "abc"):
@@ -145,6 +146,7 @@ def test_more_to_do_for_one_of_those_that_are_started_again(town: Town) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["a", "b"])
+@pytest.mark.long
 def test_more_to_do_while_the_others_are_away(town: Town, first: str) -> None:
     """It waits for them, who come with nothing to do of their own, and end with it; and then it
     is over again."""

@@ -15,6 +15,7 @@ from scrapy_spider_suite.testing import FakeWebConfig
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_less_than_its_text(tmp_path: Path) -> None:
     """Files of the folder, those of fresh URLs too, by the text of all URLs that were fetched.
 

@@ -58,6 +58,7 @@ def test_the_tools_of_warcio_and_fastwarc_accept_gz(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_index_is_that_of_cdxj_indexer(tmp_path: Path) -> None:
     """pywb's indexer gives the same lines, but for the place of the links.
 

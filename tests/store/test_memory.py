@@ -60,6 +60,7 @@ def test_nothing_grows_with_the_hosts_and_urls_that_were_seen(
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_the_benchmark_in_small(capsys: pytest.CaptureFixture[str]) -> None:
     """Ten times the hosts cost no more memory, here of the whole process."""
     parts = ["some-hosts", "many-hosts"]
