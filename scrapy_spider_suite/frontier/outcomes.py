@@ -254,16 +254,20 @@ class HostVerdict(Struct, frozen=True):
 
 
 def judge_host(
-    event: Event, failures: int, rules: BackOff, retry_after: float | None
-) -> HostVerdict:
-    """What *event* means after *failures* in a row: the longer of back-off and *retry_after*."""
+    event: Event, failures: int, rules: BackOff, retry_after: float | None,
+    longest: float = math.inf,
+) -> HostVerdict:  # fmt: skip
+    """What *event* means after *failures* in a row: the longer of back-off and *retry_after*.
+
+    The back-off takes *longest* seconds at most.
+    """
     health = event.outcome.health
     if health is Health.NONE:
         return HostVerdict(failures)
     if health is Health.WELL:
         return HostVerdict(0)
     failures += 1
-    wait, why = rules.after(failures, event), f"back-off after {event.value}"
+    wait, why = min(longest, rules.after(failures, event)), f"back-off after {event.value}"
     if retry_after is not None and retry_after >= wait:
         wait, why = min(retry_after, max(wait, LONGEST_WISH)), "Retry-After"
     dead = health is Health.UNREACHABLE and failures >= rules.dead_after

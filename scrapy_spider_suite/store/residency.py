@@ -304,9 +304,15 @@ class HostHealth:
     ) -> None:
         record: HostRecord = host.record
         back_off = self._residents.policy.back_off
-        verdict = judge_host(event, record.failures, back_off, retry_after)
+        longest = math.inf
+        if host.back_off:  # what was under way together fails together: as one failure
+            longest = host.back_off if now < host.back_off_end else 2 * host.back_off
+        verdict = judge_host(event, record.failures, back_off, retry_after, longest)
         record.failures = verdict.failures
+        if not verdict.failures:
+            host.back_off = 0.0
         if verdict.wait:
+            host.back_off, host.back_off_end = verdict.wait, now + verdict.wait
             self._workbench.postpone(host, now + verdict.wait, verdict.why)
             if event in NO_ANSWER:
                 host.resolved_until = now  # its address may have changed

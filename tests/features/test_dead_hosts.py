@@ -25,7 +25,7 @@ def test_every_request_of_a_dead_host_gets_its_errback(
     port = closed_port()
     urls = [f"http://127.0.0.1:{port}/{n}" for n in range(40)]
     where = {"JOBDIR": str(tmp_path / "job")} if job else {}
-    done = crawl(visitor(site, *urls), RETRY_TIMES=retries, within=15, **QUICK, **where)
+    done = crawl(visitor(site, *urls), RETRY_TIMES=retries, **QUICK, **where)
     assert done.reason == "no_pages"
     assert sorted(f.request.url for f in done.spider.failed) == sorted(urls)
     kinds = [type(f.value).__name__ for f in done.spider.failed]
@@ -43,7 +43,7 @@ def test_a_host_that_an_earlier_run_found_dead(
     port = closed_port()
     base = f"http://127.0.0.1:{port}"
     terms = {
-        "ROBOTSTXT_OBEY": True, "JOBDIR": str(tmp_path / "job"), "RETRY_TIMES": 1, "within": 15,
+        "ROBOTSTXT_OBEY": True, "JOBDIR": str(tmp_path / "job"), "RETRY_TIMES": 1,
     } | QUICK  # fmt: skip
     away = crawl(visitor(site, *(f"{base}/{n}" for n in range(4))), **terms)
     assert away.stat("suite/outcome/host_dead") == len(away.spider.failed) == 4
@@ -79,9 +79,34 @@ def test_a_dead_host_is_tried_again(site: Site, crawl: Crawling) -> None:
 
     port = closed_port()
     Patient.paths = tuple(f"http://127.0.0.1:{port}/{n}" for n in range(10))
-    done = crawl(Patient, RETRY_ENABLED=False, within=15, **QUICK)
+    done = crawl(Patient, RETRY_ENABLED=False, **QUICK)
     assert done.reason == "finished"
     assert len(done.spider.came) == 5
+
+
+def test_what_fails_together_is_one_failure(site: Site, crawl: Crawling) -> None:
+    """Eight requests that fail at once make a host wait as one does, not 2 ** 7 times as long."""
+    site.pages |= {"/": links()} | {f"/{n}": Answer(b"busy", 503) for n in range(8)}
+
+    class Restarted(Visitor):
+        def keep(self, response: Response) -> Any:
+            super().keep(response)
+            for n in range(8):
+                yield Request(f"{site.url}/{n}", self.back, errback=self.back)
+
+        def back(self, _: Any) -> Any:
+            site.pages["/after"] = links()
+            yield Request(f"{site.url}/after", super().keep)
+
+    Restarted.site = site.url
+    done = crawl(
+        Restarted, RETRY_ENABLED=False, CONCURRENT_REQUESTS_PER_DOMAIN=8, SUITE_BACKOFF_BASE=1,
+        SUITE_HOST_DELAY=0, SUITE_IP_DELAY=0,
+    )  # fmt: skip
+    assert done.spider.came[-1].url.endswith("/after")
+    failed = [each.ended for each in site.visits if each.path[1:].isdigit()]
+    after = next(each.began for each in site.visits if each.path == "/after")
+    assert 0.9 < after - failed[-1] < 20
 
 
 def test_a_host_that_has_answered_is_waited_for(site: Site, crawl: Crawling) -> None:
@@ -98,6 +123,6 @@ def test_a_host_that_has_answered_is_waited_for(site: Site, crawl: Crawling) -> 
     site.pages |= {f"/slow?{n}": Answer(b"late", wait=2) for n in range(4)}
     done = crawl(
         Slow, RETRY_ENABLED=False, DOWNLOAD_TIMEOUT=0.05, CONCURRENT_REQUESTS_PER_DOMAIN=1,
-        within=15, **QUICK,
+        **QUICK,
     )  # fmt: skip
     assert [type(f.value).__name__ for f in done.spider.failed] == ["DownloadTimeoutError"] * 4

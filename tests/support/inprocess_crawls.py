@@ -63,7 +63,7 @@ class Crawling(Protocol):
         *,
         addon: bool = True,
         watch: Callable[[Crawler], None] | None = None,
-        within: float = 20.0,
+        within: float = 60.0,
         arguments: dict[str, Any] | None = None,
         **settings: Any,
     ) -> Crawled: ...
@@ -74,7 +74,7 @@ async def crawl_here(
     *,
     addon: bool = True,
     watch: Callable[[Crawler], None] | None = None,
-    within: float = 20.0,
+    within: float = 60.0,
     arguments: dict[str, Any] | None = None,
     **settings: Any,
 ) -> Crawled:
