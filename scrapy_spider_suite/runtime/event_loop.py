@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import ctypes
 import gc
 import threading
 import time
@@ -90,12 +91,27 @@ _PERIOD = 20.0
 for one if they met a collection of the second generation (promise 3). Python waits until a quarter
 of all objects is new: freeing so much takes 0.1 s."""
 
+
+def _find_trim() -> Callable[[int], int] | None:
+    """malloc_trim(3) of the GNU C library; None: another library, which trims itself or cannot."""
+    try:
+        found: Callable[[int], int] = ctypes.CDLL(None).malloc_trim
+    except (AttributeError, OSError):
+        return None
+    return found
+
+
+_trim = _find_trim()
+"""Blocks of a database's cache come and go in several threads, and leave free pages between those
+in use: without this, memory grows by a seventh in half an hour."""
+
 _ENDED_MOST = 4
 """Crawls that may have ended when another begins without a full collection, which takes 50 ms."""
 
 
 class GcTuning:
-    """Tunes the garbage collector for a crawl: fewer and smaller collections.
+    """Tunes garbage collection for a crawl: fewer and smaller collections, and freed memory goes
+    back to the system.
 
     Python's defaults spend half of a broad crawl on walking its long-lived objects. Several crawls
     may run in the process: the last `stop` restores the settings.
@@ -137,6 +153,8 @@ class GcTuning:
             gc.collect(1)
         async with quiet_turn():
             gc.collect()
+        if _trim is not None:
+            await asyncio.to_thread(_trim, 0)
 
     def stop(self) -> None:
         if self in self._running:
