@@ -109,13 +109,14 @@ def run(options: argparse.Namespace, report: Report) -> None:
             for count in counts:
                 if count > options.most:
                     continue
+                beside = 1 if options.small else _BESIDE
                 try:
                     if count == counts[0]:
-                        first = found = _crawl_some(_BESIDE, load_of(count), core)
+                        first = found = _crawl_some(beside, load_of(count), core)
                     else:
-                        first = _crawl_some(_BESIDE, load_of(counts[0]), core)
+                        first = _crawl_some(beside, load_of(counts[0]), core)
                         found = _crawl_some(options.rounds, load_of(count), core)
-                        first += _crawl_some(_BESIDE, load_of(counts[0]), core)
+                        first += _crawl_some(beside, load_of(counts[0]), core)
                 except PeerError as error:
                     report.wrong.append(f"{part}, {count:,}: {error}")
                     continue

@@ -166,12 +166,22 @@ def test_features(small: Callable[..., Report]) -> None:
 @LINUX
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
-@pytest.mark.parametrize("name", ["ordinary", "growth", "papers", "pipelining"])
-def test_a_crawl(small: Callable[..., Report], name: str) -> None:
+@pytest.mark.parametrize(("name", "given"), [
+    ("ordinary", ()), ("growth", ()), ("papers", ()), ("pipelining", ()),
+    ("watching", ("--part", "cost")),
+])  # fmt: skip
+@pytest.mark.long
+def test_a_crawl(small: Callable[..., Report], name: str, given: tuple[str, ...]) -> None:
     """A table of the suite's figures."""
-    report = small(name)
+    report = small(name, *given)
     assert report.tables[0].rows
     assert all(row[2] for row in report.tables[0].rows)
+
+
+def test_watching(small: Callable[..., Report]) -> None:
+    """A roll-up, and what is read of the series of a long crawl."""
+    said = small("watching", "--part", "roll-up", "--part", "year").text
+    assert [line.split()[0] for line in said] == ["roll-up", *["series"] * 4]
 
 
 @pytest.mark.slow

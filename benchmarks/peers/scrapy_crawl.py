@@ -130,7 +130,49 @@ def suite_spiders(seeds: list[str]) -> dict[str, Any]:
                         engine.unpause(_READING)
                         engine = None
 
-    return {"bulk": Bulk, "parsing": Parsing, "counted": Counted}
+    class Timed(Bulk):
+        """Says what each pulse costs: seconds of CPU, and those of the crawl since the last one."""
+
+        name = "timed"
+
+        async def start(self) -> Any:
+            """As a bulk spider starts, with a clock around each pulse."""
+            pulses = pulses_of(self.crawler)
+            take, before = pulses.take, time.process_time()
+
+            def timed() -> None:
+                nonlocal before
+                began = time.thread_time()
+                take()
+                spent, now = time.thread_time() - began, time.process_time()
+                print(f"pulse {spent:.6f} of {now - before:.6f} s", flush=True)
+                before = now
+
+            pulses.take = timed
+            async for each in super().start():
+                yield each
+
+    class Unwatched(Bulk):
+        """Takes no pulses."""
+
+        name = "unwatched"
+
+        async def start(self) -> Any:
+            """As a bulk spider starts."""
+            pulses_of(self.crawler).take = lambda: None
+            async for each in super().start():
+                yield each
+
+    spiders = (Bulk, Parsing, Counted, Timed, Unwatched)
+    return {spider.name: spider for spider in spiders}
+
+
+def pulses_of(crawler: Any) -> Any:
+    """What takes the pulses of a crawl."""
+    from scrapy_spider_suite.crawl.context import get_crawl
+
+    parts: Any = get_crawl(crawler).parts
+    return parts.pulses
 
 
 def main() -> None:
