@@ -24,6 +24,7 @@ _BARS_WIDTH = 480
 _FONT = 11
 _LETTER = 6.1  # pixels of a mean letter of that size
 _LEFT, _RIGHT, _BELOW, _LINE = 48, 12, 34, 15
+_LEGEND = 3  # rows of the legend that a chart of the usual height has room for
 _INK, _GRID = "#333", "#ddd"
 _SUFFIXES = ((1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k"))
 
@@ -41,19 +42,21 @@ def line_chart(
     }
     rows = list(_legend_rows(shown)) if len(shown) > 1 else []
     top = 24 + _LINE * len(rows)
+    height = HEIGHT + _LINE * max(0, len(rows) - _LEGEND)
     finite = [(x, y) for points in shown.values() for x, y in points if math.isfinite(y)]
     if not finite:
         parts = [_text(_LEFT, top + 40, "no values")]
-        return _svg([_text(0, 14, title, bold=True), *parts], WIDTH, HEIGHT, title)
+        return _svg([_text(0, 14, title, bold=True), *parts], WIDTH, height, title)
     x_axis = _Axis([x for x, _ in finite], _LEFT, WIDTH - _RIGHT, log=log)
     y_axis = _Axis(
-        [y for _, y in finite], HEIGHT - _BELOW, top, log=log, least=least, round_up=True
+        [y for _, y in finite], height - _BELOW, top, log=log, least=least, round_up=True
     )
-    parts = [_text(0, 14, title, bold=True), *rows, *_axes(x_axis, y_axis, across)]
+    axes = _axes(x_axis, y_axis, height - _BELOW, across)
+    parts = [_text(0, 14, title, bold=True), *rows, *axes]
     for number, points in enumerate(shown.values()):
         places = [(x_axis.place(x), y_axis.place(y)) for x, y in points]
         parts.append(_dots(places, number) if log else _path(places, number))
-    return _svg(parts, WIDTH, HEIGHT, title)
+    return _svg(parts, WIDTH, height, title)
 
 
 def line_charts(charts: Mapping[str, Lines], across: str, *, least: float = 0.0) -> str:
@@ -139,8 +142,7 @@ def _power(number: float) -> int:
     return round(math.log10(number))
 
 
-def _axes(x_axis: _Axis, y_axis: _Axis, across: str) -> Iterator[str]:
-    low = HEIGHT - _BELOW
+def _axes(x_axis: _Axis, y_axis: _Axis, low: float, across: str) -> Iterator[str]:
     for value in y_axis.ticks:
         y = y_axis.place(value)
         yield f'<path d="M{_LEFT},{y:.1f}H{WIDTH - _RIGHT}" stroke="{_GRID}"/>'

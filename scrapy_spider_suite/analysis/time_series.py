@@ -392,15 +392,16 @@ class SeriesReader:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
-    def read(self, start: float, end: float, points: int) -> Rows:
+    def read(self, start: float, end: float, points: int, width: int = 0) -> Rows:
         """The series from *start* to *end* in *points* rows or fewer, and the row around *start*.
 
-        They come from the finest tier that still has *start*. Without a folder nothing is known.
+        Rows have *width* seconds, if it is not 0 and rows so short are still kept. They come from
+        the finest tier that still has *start*. Without a folder nothing is known.
         """
         start, end = max(0.0, start), min(end, time.time() + _AHEAD)
         points = min(points, POINTS_MAX)
         tier = self._finest(start)
-        width = row_width(tier, start, end, points)
+        width = row_width(tier, start, end, points, width)
         rows, columns = _read_rows(self._folder / tier.name, start // width * width, end)
         return merge_rows(rows, columns, width, start, end)
 
@@ -430,8 +431,10 @@ _WIDTHS: Final = (
 _SLACK: Final = 1e-3  # part of a row's width by which a range may be longer than its rows
 
 
-def row_width(tier: Tier, start: float, end: float, points: int) -> int:
+def row_width(tier: Tier, start: float, end: float, points: int, width: int) -> int:
     """Seconds of a row when neighbours of *tier* are merged; see `SeriesReader.read`."""
+    if width:
+        return max(width, tier.width)
     wanted = (end - start) / max(1, points) * (1 - _SLACK)
     for width in _WIDTHS:
         if width >= wanted and width % tier.width == 0:

@@ -258,6 +258,7 @@ class Agent:
             "lag": len(self.routing.outbox),
             "phase": None if phases is None else phases.active(time.time()) + 1,
             "paused": scheduler is not None and scheduler.paused,
+            "pauses": "" if scheduler is None else ", ".join(sorted(scheduler.pauses)),
             "skew": None if mode is None else mode.stats.get("cluster/skew"),
         }  # fmt: skip
 

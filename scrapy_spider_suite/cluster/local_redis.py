@@ -20,9 +20,10 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import quote
 
-from scrapy_spider_suite.errors import ClusterError, JobInUseError
+from scrapy_spider_suite.errors import ClusterError, JobError, JobInUseError
 from scrapy_spider_suite.runtime.files import LOCK_NAME, last_line, lock_file, lock_folder
 from scrapy_spider_suite.runtime.helper_processes import Restarts, signal_name, tie_to_parent
+from scrapy_spider_suite.settings.values import REDIS_SCHEMES
 
 _FOLDER: Final = "redis"
 _PATH_MAX: Final = 107  # bytes of a socket's path: unix(7)
@@ -190,3 +191,16 @@ class LocalRedis:
                 process.kill()
                 process.wait()
         self._socket.unlink(missing_ok=True)
+
+
+def redis_of(job: str) -> str | None:
+    """The URL of the Redis of *job*'s agents: itself, or that of a folder; None: it is one crawl's.
+
+    Raises `JobError`: no agent of the folder runs.
+    """
+    own = LocalRedis.find(job)
+    if own is None:
+        return job if job.startswith(REDIS_SCHEMES) else None
+    if not own.answers:
+        raise JobError(f"the crawl in {job} does not run: name the job of one agent, {job}/AGENT")
+    return own.url

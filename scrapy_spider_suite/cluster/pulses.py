@@ -257,8 +257,11 @@ class _RollUpState:
         last = {name: pulse for name, pulse in last.items() if name in recent or name in pulses}
         increase, gauges = self._increase(last, pulses), _stack_gauges(last.values())
         gauges[[name not in recent for name in last]] = np.nan  # of late pulses only counters count
-        roll_up = RollUp(_members(aggregates, last, pulses), len(last))
+        roll_up = RollUp(_members(aggregates, last), len(last))
         totals, values = roll_up.add_counters(increase), _add_gauges(roll_up, gauges)
+        if not self.rolled:  # nobody rolled up for a while, but counters went on
+            known = (self.bases[name].when for name in pulses.keys() & self.bases.keys())
+            self.rolled = max(known, default=0.0)
         seconds = max(0.0, now - self.rolled) if self.rolled else _PERIOD
         self.rolled, self._last = now, last
         self.bases |= pulses
@@ -286,13 +289,12 @@ class _RollUpState:
 
 
 def _members(
-    aggregates: Iterable[str], sources: Iterable[str], pulses: Mapping[str, AgentPulse]
+    aggregates: Iterable[str], sources: Mapping[str, AgentPulse]
 ) -> list[list[int]]:
     """The places of the *sources* of each aggregate."""
     members: dict[str, list[int]] = {name: [] for name in aggregates}
-    for place, process in enumerate(sources):
-        phase = _phase(pulses[process]) if process in pulses else ""
-        for name in {_ALL, _agent(process), phase} & members.keys():
+    for place, (process, pulse) in enumerate(sources.items()):
+        for name in {_ALL, _agent(process), _phase(pulse)} & members.keys():
             members[name].append(place)
     return list(members.values())
 
@@ -523,13 +525,15 @@ class SeriesClient:
     async def close(self) -> None:
         await self._series.close()
 
-    async def read(self, start: float, end: float, points: int, part: str = _ALL) -> Rows:
+    async def read(
+        self, start: float, end: float, points: int, part: str = _ALL, width: int = 0
+    ) -> Rows:
         """As `SeriesReader.read`, of the whole crawl, or of a *part*: `AGENT` or `PHASE`, its name.
         """
         now, _ = await self._series.read({})
         start, end, points = max(0.0, start), min(end, now + 1), min(points, POINTS_MAX)
         tier = finest_tier(start, now, _tiers(part))
-        width = row_width(tier, start, end, points)
+        width = row_width(tier, start, end, points, width)
         first = start // width * width
         places = ""
         if (end - first) / tier.width < tier.kept:
@@ -540,11 +544,11 @@ class SeriesClient:
         rows = rows[(rows[:, 0] >= first) & (rows[:, 0] < end)]
         return merge_rows(rows, columns, width, first, end)
 
-    async def totals(self) -> dict[str, int]:
-        """The counters of the whole crawl since it began."""
+    async def totals(self) -> tuple[float, dict[str, int]]:
+        """The start of the first day with rows (0: none), and the crawl's counters since then."""
         _, [packed] = await self._series.read({self._series.row_key(_ALL, TIERS[-1]): ""})
         rows, columns = self._series.decoder.rows(packed, None)
-        return {
+        return float(rows[0, 0]) if len(rows) else 0.0, {
             name: int(rows[:, columns.places(name)[0]].sum()) for name in columns.counters
         }
 

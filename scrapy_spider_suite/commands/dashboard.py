@@ -68,20 +68,22 @@ class Command(base.Command):
         from scrapy_spider_suite.operate.crawl_view import open_view
         from scrapy_spider_suite.operate.executors.agent_rows import ask_agents
 
+        if not 0 <= opts.port < 1 << 16:
+            raise UsageError(f"--port {opts.port}: expected 0 to 65535", print_help=False)
         look = access.read_token(opts.token, LOOK_TOKEN)
         rights = access.Access(look, access.read_token(opts.act_token, ACT_TOKEN))
         if look is None and not access.is_loopback(opts.host):
             raise UsageError(f"--host {opts.host} needs --token: others reach that address",
                              print_help=False)  # fmt: skip
-        views = (open_view(job, self.settings, ask_agents) for _ in range(2))
+        views = [open_view(job, self.settings, ask_agents) for _ in range(2)]
         live, asked = map(questions.ViewThread, views)
         page = server.Dashboard(
             server.LiveFeed(live), questions.SharedAnswers(live, asked), rights,
-            lambda act: acts.carry_out(act, job, self.settings),
+            lambda act: acts.carry_out(act, job, self.settings, views[0].crawl),
         )  # fmt: skip
         port = server.listen(page, opts.host, opts.port)
         host = f"[{opts.host}]" if ":" in opts.host else opts.host
-        print(f"http://{host}:{port}/ shows {job}; Ctrl-C ends it", flush=True)
+        print(f"http://{host}:{port}/ shows {views[0].name}; Ctrl-C ends it", flush=True)
         reactor: Any = installed
         reactor.run()
         return 0

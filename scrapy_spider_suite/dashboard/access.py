@@ -31,7 +31,8 @@ def read_token(file: str | None, variable: str) -> str | None:
 
     Raises `SettingsError`, `OSError`.
     """
-    token = Path(file).read_text().strip() if file else os.environ.get(variable, "").strip()
+    given = Path(file).read_text("latin-1") if file else os.environ.get(variable, "")
+    token = given.strip()
     if not (file or token):
         return None
     if len(token) < _SHORTEST or not (token.isascii() and token.isprintable()):
@@ -99,6 +100,9 @@ class Access:
             name = ""
         if self.everybody and not is_loopback(name):
             return "the name of this server in the address is none of loopback"
+        # Without an Origin come pictures and scripts of other sites; a link to the page may.
+        if header_of(request, "sec-fetch-site") == "cross-site" and request.path != b"/":
+            return "the request comes from a page of another site"
         origin = header_of(request, "origin")
         if origin is None:
             return "a form or an act needs an Origin" if request.method == b"POST" else ""

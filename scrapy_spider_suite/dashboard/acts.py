@@ -9,13 +9,12 @@ from typing import Annotated, Any, Final, Literal
 
 from msgspec import Meta, Struct
 
-from scrapy_spider_suite.cluster.local_redis import LocalRedis
+from scrapy_spider_suite.cluster.local_redis import redis_of
 from scrapy_spider_suite.errors import ActionError, SuiteError
 from scrapy_spider_suite.operate.actions import Answer, whoami
 from scrapy_spider_suite.operate.executors.one_job import ask_job
 from scrapy_spider_suite.operate.verb import Invocation, Question, without_port
 from scrapy_spider_suite.operate.verbs import find_verb
-from scrapy_spider_suite.settings.values import REDIS_SCHEMES
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.urls.host_patterns import HostPattern
 
@@ -35,10 +34,13 @@ class Act(Struct, forbid_unknown_fields=True):
     why: Annotated[str, Meta(max_length=500)] = ""
 
 
-def carry_out(act: Act, job: str, settings: Any) -> Answer:
-    """Do *act* on *job*; returns within some `WAIT` seconds. A refusal is an answer, too."""
+def carry_out(act: Act, job: str, settings: Any, crawl: str | None) -> Answer:
+    """Do *act* on *job*, of agents on their *crawl*; returns within some `WAIT` seconds.
+
+    A refusal is an answer, too.
+    """
     try:
-        answer = _ask(act, _question(act), job, settings)
+        answer = _ask(act, _question(act), job, settings, crawl)
     except (SuiteError, OSError) as error:
         return Answer("", False, str(error))
     late = Answer("", False, f"no answer within {WAIT:g} s; it stays asked")
@@ -58,25 +60,28 @@ def _question(act: Act) -> Question:
         return Question({"name": act.name, "value": act.value.strip()})
     if act.verb == "add":
         # A line that begins with # would be a comment, or the name of a list.
-        lines = [line.strip() for line in act.urls.splitlines() if not line.startswith("#")]
+        stripped = (line.strip() for line in act.urls.splitlines())
+        lines = [line for line in stripped if not line.startswith("#")]
         if not any(lines):
             raise ActionError("expected URLs or host names, one a line")
         return Question({"first": False}, lines, by_owner=True)
     return Question()
 
 
-def _ask(act: Act, question: Question, job: str, settings: Any) -> Answer | None:
+def _ask(
+    act: Act, question: Question, job: str, settings: Any, crawl: str | None
+) -> Answer | None:
     verb, who = find_verb(act.verb), f"{whoami()} (dashboard)"
     assert verb is not None
-    own = LocalRedis.find(job)
-    if own is None and not job.startswith(REDIS_SCHEMES):
+    url = redis_of(job)
+    if url is None:
         return ask_job(
             Path(job) / FOLDER, verb.name, question.arguments, who=who, why=act.why,
             urls=question.lines, wait=WAIT,
         )  # fmt: skip
     from scrapy_spider_suite.operate.executors import agent_calls, all_agents
 
-    call = Invocation(job if own is None else own.url, True, settings, argparse.Namespace())
+    call = Invocation(url, True, settings, argparse.Namespace(), crawl)
     asked = agent_calls.make_call(
         "act", verb.name, who, why=act.why, urgent=verb.urgent, arguments=dict(question.arguments)
     )

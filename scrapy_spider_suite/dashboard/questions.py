@@ -136,13 +136,20 @@ def _hosts(view: View, words: Words) -> list[dict[str, Any]]:
     return view.hosts(by, _ROWS)
 
 
+def _rows(
+    find: Callable[[View, Words], list[dict[str, Any]]]
+) -> Callable[[View, Words], dict[str, Any]]:
+    """The rows that *find* returns, and what they lack."""
+    return lambda view, words: {"rows": find(view, words), "missing": view.missing}
+
+
 QUESTIONS: Final[Mapping[str, Callable[[View, Words], Any]]] = {
     "series": _series,
-    "hosts": _hosts,
-    "why": lambda view, words: view.why(_text(words, "target")),
-    "pages": lambda view, words: view.pages(_ROWS),
-    "links": lambda view, words: view.links(),
-    "search": lambda view, words: view.search(_text(words, "q")),
+    "hosts": _rows(_hosts),
+    "why": _rows(lambda view, words: view.why(_text(words, "target"))),
+    "pages": _rows(lambda view, words: view.pages(_ROWS)),
+    "links": lambda view, words: {**view.links(), "missing": view.missing},
+    "search": _rows(lambda view, words: view.search(_text(words, "q"))),
     "metrics": _metrics,
 }
 _QUICK: Final = frozenset({"series", "metrics"})

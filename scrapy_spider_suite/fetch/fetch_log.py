@@ -166,6 +166,11 @@ def _parse_text(field: str) -> str:
 
 ACTIVE = "fetch.log"
 LOG_FOLDER = "fetches"  # its name in a job's ``suite`` folder
+
+
+def log_folder(folder: Path, chosen: object) -> Path:
+    """The folder of the log of the job in *folder*; *chosen*: SUITE_FETCH_LOG as the job has it."""
+    return Path(chosen) if isinstance(chosen, str) else folder / LOG_FOLDER
 ZSTD_LEVEL = 3
 ZST = ".zst"
 NEW = ".new"

@@ -22,7 +22,14 @@ from scrapy_spider_suite.errors import ClusterError, JobError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.frontier.workbench import WaitReason
 from scrapy_spider_suite.operate import alerts
-from scrapy_spider_suite.operate.crawl_view import KeptAnswers, Overview, add_alerts, sentence
+from scrapy_spider_suite.operate.crawl_view import (
+    OTHERS,
+    KeptAnswers,
+    Overview,
+    add_alerts,
+    sentence,
+)
+from scrapy_spider_suite.operate.job_target import OPERATOR
 from scrapy_spider_suite.operate.judge import end_in_words
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.values import RedisUrl, redis_url
@@ -42,20 +49,15 @@ AskAgents = Callable[[str, str, str, Sequence[str]], AgentRows]
 """Asks the agents of a crawl (URL, name) to look (verb, words)."""
 
 _AGENTS: Final = 100  # that an overview has a row of
-_OTHERS: Final = "(others)"  # no agent has this name
 _ROWS: Final = 60  # of the time that alerts and the end are judged by
-_MINUTE: Final = 60.0
+_MINUTE, _DAY = 60.0, 86_400.0
 _HOST_KEYS: Final = {"slowest": "seconds", "pending": "pending", "failed": "failed"}
-
-
-class _PartialAnswer(Exception):
-    """Some agents did not answer: what the others said is not kept."""
 
 
 class ClusterView:
     """A view of the crawl at a Redis URL: that of SUITE_CRAWL_NAME, or the only one.
 
-    *missing*: agents that did not answer the last question, and why. Raises `JobError`,
+    *crawl*: its name. *missing* names the agents that did not answer. Raises `JobError`,
     `ClusterError`; so do its methods.
     """
 
@@ -66,8 +68,9 @@ class ClusterView:
             raise JobError(str(error)) from None
         assert isinstance(found, RedisUrl)
         self._redis = found
-        self._crawl = settings.get("SUITE_CRAWL_NAME") or _run(self._only_crawl())
-        self.missing: dict[str, str] = {}
+        self.name = str(found)
+        self.crawl = settings.get("SUITE_CRAWL_NAME") or _run(self._only_crawl())
+        self.missing = ""
         self._ask = ask
         self._kept = KeptAnswers()
 
@@ -82,32 +85,36 @@ class ClusterView:
         return _run(self._overview())
 
     async def _overview(self) -> Overview:
-        admin = ClusterAdmin(self._redis.url, self._crawl)
-        client = SeriesClient(self._redis.url, self._crawl)
+        admin = ClusterAdmin(self._redis.url, self.crawl)
+        client = SeriesClient(self._redis.url, self.crawl)
         try:
             cluster = await admin.overview()
             if cluster is None:
-                raise ClusterError(f"Redis at {self._redis} holds no crawl {self._crawl!r}")
-            pulses, totals = await client.last_pulses(), await client.totals()
+                raise ClusterError(f"Redis at {self._redis} holds no crawl {self.crawl!r}")
+            pulses, (first, totals) = await client.last_pulses(), await client.totals()
             recent = await client.read(cluster.now - alerts.WINDOW, cluster.now, _ROWS)
         finally:
             await admin.close()
             await client.close()
         found = make_cluster_overview(cluster, pulses, recent)
-        found |= {"job": str(self._redis), "crawl": self._crawl, "acts": True}
+        found |= {"job": self.name, "crawl": self.crawl, "acts": True}
+        if first and found["began"] and found["began"] > first + _DAY:  # all agents came anew
+            found["began"] = first
         found["counters"] = dict.fromkeys(COLUMNS.counters, 0) | totals
         if found["state"] == "running":
             add_alerts(found, recent)
         found["agents"] = shorten_agents(found["agents"])
         return found
 
-    def series(self, start: float, end: float, points: int, part: str = "") -> Rows:
+    def series(
+        self, start: float, end: float, points: int, width: int = 0, part: str = ""
+    ) -> Rows:
         """As `SeriesClient.read`."""
 
         async def read() -> Rows:
-            client = SeriesClient(self._redis.url, self._crawl)
+            client = SeriesClient(self._redis.url, self.crawl)
             try:
-                return await client.read(start, end, points, part)
+                return await client.read(start, end, points, part, width)
             finally:
                 await client.close()
 
@@ -147,22 +154,17 @@ class ClusterView:
         if ask is None:
             raise JobError("ask one of the agents for that: its job directory has it")
 
-        def look() -> list[Row]:
-            found = ask(self._redis.url, self._crawl, verb, words)
-            self.missing = found.missing
+        def look() -> tuple[list[Row], str]:
+            found = ask(self._redis.url, self.crawl, verb, words)
             rows = [{"agent": name, **row} for name, rows in found.rows.items() for row in rows]
-            if found.missing and not rows:
-                raise JobError(_complaint(found.missing))
-            if found.missing:
-                raise _PartialAnswer(rows)
-            return rows
+            missing = _complaint(found.missing)
+            if missing and not rows:
+                raise JobError(missing)
+            return rows, missing
 
-        self.missing = {}
-        try:
-            return self._kept.get((verb, *words), look)
-        except _PartialAnswer as partial:
-            rows: list[Row] = partial.args[0]
-            return rows
+        self.missing = ""
+        rows, self.missing = self._kept.get((verb, *words), look)
+        return rows
 
 
 def _complaint(missing: Mapping[str, str]) -> str:
@@ -211,6 +213,7 @@ def make_cluster_overview(
             for name, row in rows.items()
         ],
         "phases": _phases(cluster, now),
+        "processes": len(there) - len(silent) or len(rows),
     }  # fmt: skip
     paused = [name for name in there if cluster.facts.get(name, {}).get("paused")]
     found["paused"] = bool(there) and len(paused) == len(there)
@@ -268,7 +271,7 @@ def shorten_agents(rows: list[Row]) -> list[Row]:
         return rows
     weights = [(row["state"] in ("silent", "stopped"), row["pages"] or 0) for row in rows]
     order = sorted(range(len(rows)), key=lambda place: weights[place], reverse=True)
-    others: Row = {"name": _OTHERS, "state": "running"}
+    others: Row = {"name": OTHERS, "state": "running"}
     for name in ("pages", "rate", "share", "pending", "memory"):
         others[name] = sum(rows[place][name] or 0 for place in order[_AGENTS:])
     return [*(rows[place] for place in sorted(order[:_AGENTS])), others]
@@ -303,7 +306,9 @@ def _state_in_words(
         return sentence([f"{counted(len(there), 'agent')}, {', '.join(texts)}"]), ""
     if paused:
         which = "" if len(paused) == len(there) else f" on {_names(paused)}"
-        return "", f"The crawl is paused{which}."
+        reasons = {str(cluster.facts[name].get("pauses") or OPERATOR) for name in paused}
+        words = f"The crawl is paused{which} by {', '.join(sorted(reasons))}."
+        return "" if reasons == {OPERATOR} else words, words
     rate, pending = found["rates"]["pages"], found["gauges"].get("pending") or 0
     left = f"{counted(pending, 'URL')} to go ({found['end']['text']})"
     agents = counted(len(there), "agent fetches", "agents fetch")

@@ -29,7 +29,6 @@ from scrapy_spider_suite.operate.job_target import OPERATOR
 from scrapy_spider_suite.operate.judge import display_duration, end_in_words
 from scrapy_spider_suite.runtime.refusal import ExitCode
 from scrapy_spider_suite.runtime.text import counted
-from scrapy_spider_suite.settings.values import REDIS_SCHEMES
 from scrapy_spider_suite.store.job_directory import FOLDER, JobFile
 from scrapy_spider_suite.store.job_reader import CrawlState, StoreReader, read_status, state_of
 
@@ -45,13 +44,22 @@ _TAIL: Final = 1 << 20  # bytes of the fetch log that are read for recent fetche
 _FOUND: Final = 20  # pages that a search shows
 _ALERT_ROWS: Final = 60
 _HUGE: Final = 1e300
+OTHERS: Final = "(others)"  # the row of all agents beyond those with rows; no agent has this name
 
 
 class View(Protocol):
-    """Methods raise `JobError`; all but `overview` may take a while."""
+    """Methods raise `JobError`; all but `overview` may take a while.
+
+    *name*: the job, without a password. *crawl*: its name, if agents share it. *missing*: what the
+    last answer lacks, and why; "": nothing.
+    """
+
+    name: str
+    crawl: str | None
+    missing: str
 
     def overview(self) -> Overview: ...
-    def series(self, start: float, end: float, points: int) -> Rows: ...
+    def series(self, start: float, end: float, points: int, width: int = 0) -> Rows: ...
     def hosts(self, by: str, limit: int) -> list[dict[str, Any]]: ...
     def why(self, target: str) -> list[dict[str, Any]]: ...
     def pages(self, limit: int) -> list[dict[str, Any]]: ...
@@ -64,13 +72,10 @@ def open_view(job: str, settings: Any, ask: AskAgents | None = None) -> View:
 
     *ask* asks agents for what Redis does not know: see `executors.agent_rows`.
     """
-    from scrapy_spider_suite.cluster.local_redis import LocalRedis
+    from scrapy_spider_suite.cluster.local_redis import redis_of
 
-    own = LocalRedis.find(job)
-    if own is not None and not own.answers:
-        raise JobError(f"the crawl in {job} does not run: name the job of one agent, {job}/AGENT")
-    url = job if own is None else own.url
-    if not url.startswith(REDIS_SCHEMES):
+    url = redis_of(job)
+    if url is None:
         return CrawlView(Path(job), settings)
     from scrapy_spider_suite.cluster.redis_server import require_redis
     from scrapy_spider_suite.operate.cluster_view import ClusterView
@@ -90,6 +95,8 @@ class CrawlView:
         self._status: dict[str, Any] = {}  # the last good one
         self._series = SeriesReader(self._folder / SERIES_FOLDER)
         self._kept = KeptAnswers()
+        self.name, self.missing = str(jobdir), ""
+        self.crawl: str | None = None
 
     def overview(self) -> Overview:
         if not self._folder.is_dir():
@@ -113,8 +120,8 @@ class CrawlView:
             add_alerts(found, recent)
         return found
 
-    def series(self, start: float, end: float, points: int) -> Rows:
-        return self._series.read(start, end, points)
+    def series(self, start: float, end: float, points: int, width: int = 0) -> Rows:
+        return self._series.read(start, end, points, width)
 
     def hosts(self, by: str, limit: int) -> list[dict[str, Any]]:
         if by == "slowest":
@@ -172,7 +179,7 @@ class CrawlView:
     def _recent_fetches(self) -> Iterator[fetch_log.FetchLine]:
         """The fetches at the end of the fetch log, the latest first."""
         chosen = JobFile.require(self._folder).settings.get("fetch_log")
-        folder = Path(chosen) if isinstance(chosen, str) else self._folder / fetch_log.LOG_FOLDER
+        folder = fetch_log.log_folder(self._folder, chosen)
         tail = _tail(folder / fetch_log.ACTIVE)
         if len(tail) < _TAIL:  # it was rotated lately
             for before in fetch_log.closed_files(folder)[-1:]:
@@ -300,7 +307,8 @@ def make_overview(status: Mapping[str, Any], state: CrawlState, now: float) -> O
             }
             for each in status.get("waits", ())
         ],
-        "end": {"text": "", "seconds": None}, "agents": [], "phases": None,
+        "end": {"text": "", "seconds": None}, "agents": [], "processes": 1,
+        "phases": None,
     }  # fmt: skip
     if state.running and trend:
         seconds = numbers(end).get("seconds")

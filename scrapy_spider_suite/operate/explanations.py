@@ -25,6 +25,7 @@ from scrapy_spider_suite.operate.terms import CrawlTerms, normalizer_for_reading
 from scrapy_spider_suite.operate.url_selection import SPIDERS_OWN
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.host_queues import NEVER, RESIDENT
+from scrapy_spider_suite.store.job_directory import JobFile
 from scrapy_spider_suite.store.job_reader import StoreReader, wait_reason
 from scrapy_spider_suite.store.revisit_plans import MISSES_MAX, ROWS, RevisitPlan, plan_of
 from scrapy_spider_suite.store.rows import HostRecord, UrlState
@@ -120,7 +121,8 @@ def _find(reader: StoreReader, host: str, url: str, normal: str) -> tuple[bytes,
 
 def _last_fetch(reader: StoreReader, target: str, since: float) -> fetch_log.FetchLine | None:
     """The last line about *target* in the job's fetch log, since a time of the wall clock."""
-    folder = reader.folder / fetch_log.LOG_FOLDER
+    chosen = JobFile.require(reader.folder).settings.get("fetch_log")
+    folder = fetch_log.log_folder(reader.folder, chosen)
     if not folder.is_dir():
         return None
     lines = fetch_log.FetchLogReader(folder).lines(fetch_log.FetchFilter.parse(target), since)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from scrapy_spider_suite.fetch.fetch_log import (
-    LOG_FOLDER,
     FetchLogReader,
     closed_files,
     host_in_field,
+    log_folder,
     parse_time,
     times_in_name,
 )
@@ -60,7 +60,7 @@ def kept_pauses(folder: Path, settings: Mapping[str, Any]) -> list[dict[str, Any
     ``shorter``: pauses below the delay of the settings, as overrides may allow them.
     """
     place = settings.get("fetch_log")
-    folder = Path(place) if isinstance(place, str) else folder / LOG_FOLDER
+    folder = log_folder(folder, place)
     if not place or not folder.is_dir():
         return []
     spans = [span for path in closed_files(folder)[-_FILES:] if (span := times_in_name(path))]

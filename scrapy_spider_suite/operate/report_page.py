@@ -123,7 +123,7 @@ def _speed(report: CrawlReport) -> float:
 
 def _places(report: CrawlReport) -> str:
     """How many processes fetch, and how many requests each may have under way."""
-    agents = len(report.overview["agents"]) or 1
+    agents = report.overview["processes"]
     settings = {row["name"]: row["value"] for row in report.table("settings")}
     places = settings.get("CONCURRENT_REQUESTS")
     return counted(agents, "process", "processes") + (f" of {places}" if places else "")

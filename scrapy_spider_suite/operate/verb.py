@@ -319,6 +319,7 @@ def one_of(*options: Option, required: bool = False) -> Option:
 
 SECONDS: Final = value_argument(duration())
 COUNT: Final = value_argument(integer(0))
+NUMBER: Final = value_argument(integer(1))
 ROWS: Final = value_argument(ValueType(integer(0).parse, "a number of rows, 0 for all"))
 WHY: Final = option(
     "--why", metavar="TEXT", default="", help="a comment, which the audit log keeps"

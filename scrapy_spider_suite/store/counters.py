@@ -63,11 +63,7 @@ class Counters:
     @classmethod
     def load(cls, store: Store) -> Counters:
         """Read the counters back; all 0 in a new job. Raises `JobDamagedError`."""
-        counters = _load(cls, store, "counters")
-        if counters.events and not counters.endings:  # of a job that did not count them
-            counters.endings, counters.failures = Counter(counters.events), counters.failed
-            counters.found = counters.pending + counters.done + counters.failed
-        return counters
+        return _load(cls, store, "counters")
 
 
 def _load(cls: type[T], store: Store, name: str) -> T:

@@ -53,6 +53,14 @@ def test_several_lines_have_a_legend() -> None:
     assert len(set(re.findall(r'stroke-dasharray="[^"]+"', chart))) == 2
 
 
+def test_a_long_legend_leaves_room_for_the_lines() -> None:
+    """The axis upwards goes upwards, below the last row of the legend."""
+    lines = {f"the long name of crawl number {n}": [(0.0, 1.0), (1.0, 80.0)] for n in range(12)}
+    parts = ElementTree.fromstring(line_chart("rate", lines, "s")).iter(f"{SVG}text")
+    places = {str(each.text): float(each.get("y") or 0) for each in parts}
+    assert max(places[name] for name in lines) < places["80"] < places["0"] - 50
+
+
 def test_texts_are_escaped() -> None:
     hostile = "<script>&\"'"
     for chart in (

@@ -6,6 +6,7 @@ import time
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -60,6 +61,19 @@ def test_old_ranges_come_from_coarser_tiers(tmp_path: Path) -> None:
     few = reader.read(0, end, 7)
     assert len(few.times) <= 8  # with that around the beginning
     assert np.nansum(few.total("pages")) == 3.0
+
+
+@pytest.mark.parametrize("hour", range(0, 24, 5))
+def test_rows_of_one_width(tmp_path: Path, hour: int) -> None:
+    """Rows of a day, or of an hour, at any time of the day; none shorter than those kept."""
+    write(tmp_path, (BEGIN, 1.0, 0.0), (BEGIN + 86_400 + 3_600 * hour, 2.0, 0.0))
+    reader, end = SeriesReader(tmp_path), BEGIN + 86_401 + 3_600 * hour
+    for width, span in ((1, 3_600), (60, 1_200), (3_600, 1_500), (86_400, 3_600), (86_400, 86_400)):
+        start = (end - span) // width * width
+        rows = reader.read(start, end, 0, width)
+        assert (rows.width, rows.times[0]) == (width, start)
+        assert np.nansum(rows.total("pages")) == (3.0 if start <= BEGIN else 2.0)
+    assert reader.read(BEGIN, end, 0, 1).width > 1
 
 
 def test_nothing_is_known_without_a_folder(tmp_path: Path) -> None:

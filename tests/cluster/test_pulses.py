@@ -100,7 +100,7 @@ def test_all_agents_are_added_up(in_town: InTown) -> None:
         for span, points in ((7_000, 7_000), (86_400, 1_440), (9e6, 9_000), (9e8, 20_000)):
             assert await total(town, span=span, points=points) == 130 * 6
         client = SeriesClient(town.server.url, "web")
-        assert (await client.totals())["pages"] == 130 * 6
+        assert (await client.totals())[1]["pages"] == 130 * 6
         last = await client.last_pulses()
         assert {name: each.counters[PAGES] for name, each in last.items()} == {
             "a": 130.0, "b": 260.0, "c": 390.0,
@@ -194,6 +194,27 @@ def test_a_step_is_cut_off(
         with suppress(asyncio.CancelledError):
             await task
         assert await total(town) == 10
+
+    in_town(test)
+
+
+def test_redis_was_away(in_town: InTown) -> None:
+    """What was counted meanwhile is in one row that covers the time, whoever rolls up then."""
+
+    async def test(town: Town) -> None:
+        a, b = Member(town, "a"), Member(town, "b")
+        for _ in range(5):
+            await a.fetch(1)
+            await b.fetch(1)
+            town.wait(1)
+        town.wait(1_800)
+        await b.fetch(1_800)
+        await a.fetch(1_800)
+        town.wait(1)
+        await asyncio.gather(a.end(), b.end())
+        found = await series(town)
+        assert np.nansum(found.total("pages")) == 3_610
+        assert np.nanmax(found.rate("pages")) < 5
 
     in_town(test)
 

@@ -323,8 +323,12 @@ def test_what_agents_say_of_themselves_is_shown_and_nothing_else_is(in_town: InT
         mail = [town.keys[0].replace("crawl", f"{kind}:a") for kind in ("inbox", "receipts")]
         for key in mail:
             town.client.xadd(key, {"message": b"of the crawl"})
+        parts = ("agent:a", "phase:1", "phase:70")
+        rows = [town.keys[0].replace("crawl", f"series:hour:{part}") for part in parts]
+        for key in rows:
+            town.client.hset(key, "1", b"a row")
         await town.office().forget()
-        assert town.client.exists(*town.keys, *mail) == 0
+        assert town.client.exists(*town.keys, *mail, *rows) == 0
 
     in_town(test)
 

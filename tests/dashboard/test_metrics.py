@@ -17,6 +17,7 @@ from scrapy_spider_suite.crawl.pulse import COLUMNS
 from scrapy_spider_suite.dashboard.metrics import metrics_text, write_metrics
 from scrapy_spider_suite.errors import SettingsError
 from scrapy_spider_suite.operate.alerts import RULES
+from scrapy_spider_suite.operate.crawl_view import OTHERS
 from scrapy_spider_suite.operate.verb import Invocation
 from scrapy_spider_suite.operate.verbs import find_verb
 
@@ -67,6 +68,7 @@ def test_alerts_and_agents_have_labels() -> None:
         {"name": "a", "state": "running", "pages": 3, "pending": 1, "memory": 9, "share": 0.5},
         {"name": "b", "state": "lost", "pages": None, "pending": None, "memory": None,
          "share": 0.5},
+        {"name": OTHERS, "state": "running", "pages": 8, "pending": 6, "memory": 9, "share": 0.5},
     ]  # fmt: skip
     alerts = [{"name": "disk", "text": "no room"}]
     found = samples(overview(crawl="web", agents=agents, alerts=alerts))
@@ -76,6 +78,9 @@ def test_alerts_and_agents_have_labels() -> None:
     assert found["agent_pages_total", (a, crawl)] == 3.0
     assert ("agent_pages_total", (b, crawl)) not in found
     assert found["agent_running", (b, crawl)] == 0.0
+    others = (("agent", OTHERS), crawl)  # its members change: no counter may fall
+    assert found["agent_pending_urls", others] == 6.0
+    assert ("agent_pages_total", others) not in found
 
 
 @pytest.mark.parametrize("label", ["agent", "jobdir"])

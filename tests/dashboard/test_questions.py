@@ -18,6 +18,7 @@ class View:
     """Answers with the words that it was asked."""
 
     asked = 0
+    missing = "b: no answer"
 
     def search(self, words: str) -> list[dict[str, Any]]:
         """Raise what the words say."""
@@ -50,7 +51,7 @@ class Thread:
         return answer
 
     def run(self) -> None:
-        """HttpAnswer all."""
+        """Answer all."""
         while self.waiting:
             question, answer = self.waiting.pop(0)
             maybeDeferred(question, self.view).chainDeferred(answer)
@@ -79,7 +80,9 @@ def test_one_question_for_all() -> None:
     asker.slow.run()
     asker.ask("search", q="a")
     assert asker.slow.view.asked == 1
-    assert [each.body for each in asker.got] == [b'[{"words":"a"}]'] * 4
+    assert [each.body for each in asker.got] == [
+        b'{"rows":[{"words":"a"}],"missing":"b: no answer"}'
+    ] * 4
     asker.now = 1.5
     asker.ask("search", q="a")
     asker.slow.run()

@@ -97,7 +97,10 @@ def test_a_crawl_that_runs() -> None:
     ([member("a", 1), member("b", 2, ago=60)], {}, False, "2 agents, silent: b."),
     ([member("a", 1), member("b", 2, incarnation="")], {}, False,
      "2 agents, stopped, and expected back: b."),
-    ([member("a", 1)], {"facts": {"a": {"paused": True}}}, True, "The crawl is paused."),
+    ([member("a", 1)], {"facts": {"a": {"paused": True, "pauses": "the operator"}}}, True,
+     "The crawl is paused by the operator."),
+    ([member("a", 1), member("b", 2)], {"facts": {"b": {"paused": True, "pauses": "the disk"}}},
+     False, "The crawl is paused on b by the disk."),
     ([member("a", 1)], {"ended": True}, True, "The crawl ended."),
     ([member("a", 1, state=MemberState.LEFT)], {}, False, "No agent takes part in the crawl."),
     ([], {}, False, "No agent takes part in the crawl."),
@@ -137,18 +140,18 @@ def view(answers: list[AgentRows]) -> tuple[ClusterView, list[tuple[str, ...]]]:
 
 
 def test_agents_that_do_not_answer() -> None:
-    """A partial answer is not kept; without any row the reasons are the answer."""
+    """A partial answer says what it lacks; without any row the reasons are the answer."""
     host = {"host": "h.test", "pending": 3}
     shown, asked = view([
         AgentRows({"a": [host]}, {"b": "no answer within 10 s"}),
         AgentRows({"a": [], "b": [host]}, {}),
         AgentRows({}, {"a": "there is no index", "b": "there is no index"}),
     ])  # fmt: skip
-    assert shown.hosts("pending", 5) == [{"agent": "a", **host}]
-    assert shown.missing == {"b": "no answer within 10 s"}
     for _ in range(2):
-        assert shown.hosts("pending", 5) == [{"agent": "b", **host}]
-    assert shown.missing == {}
+        assert shown.hosts("pending", 5) == [{"agent": "a", **host}]
+        assert shown.missing == "b: no answer within 10 s"
+    assert shown.hosts("failed", 5) == [{"agent": "b", **host}]
+    assert shown.missing == ""
     with pytest.raises(JobError, match=r"a, b: there is no index"):
         shown.search("--words")
     assert len(asked) == 3

@@ -34,6 +34,7 @@ def report(series: Rows | None = None, text: str = "news", **tables: Any) -> Cra
     """A crawl whose every text is *text*."""
     overview = {
         "job": text, "crawl": text, "words": text, "ended": 1_795_900_100, "agents": [],
+        "processes": 1,
     }  # fmt: skip
     given = {
         "crawl": [{**FACTS, "spider": text}], "outcomes": [{"event": text, "urls": 5}],

@@ -180,7 +180,7 @@ def test_numbers_move(browser: Browser, page: Dashboard) -> None:
     assert browser.text("#words").startswith("The crawl runs well")
     before = number(browser)
     until(lambda: number(browser) > before)
-    assert browser.text("#recent table").count("http://h0000") == 20
+    browser.wait_for("#recent table", "(http://h0000.*){20}", PATIENCE)
     assert re.search(r"Links of a page.*Hosts that link to a host", browser.text("#links"), re.S)
     assert browser.console() == []
     assert browser.foreign_requests(page.address) == []
@@ -212,6 +212,7 @@ def metrics_numbers(page: Dashboard) -> tuple[float, int]:
 
 @IN_BROWSER
 @pytest.mark.slow
+@pytest.mark.long
 def test_its_numbers_are_the_servers(
     browser: Browser, page: Dashboard, web: FakeWebProcess
 ) -> None:
@@ -327,6 +328,7 @@ def test_acts(browser: Browser, page: Dashboard, job: Path) -> None:
 
 @IN_BROWSER
 @pytest.mark.slow
+@pytest.mark.long
 def test_two_agents(
     browser: Browser, web: FakeWebProcess, redis_server: RedisServer, tmp_path: Path
 ) -> None:
@@ -391,6 +393,7 @@ def test_hostile_texts(browser: Browser, tmp_path: Path) -> None:
 
 @IN_BROWSER
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_job_that_goes(browser: Browser, job: Path, tmp_path: Path) -> None:
     """The page says that it is gone; what was seen last stays."""
     copy = tmp_path / "job"
@@ -409,6 +412,7 @@ def test_a_job_that_goes(browser: Browser, job: Path, tmp_path: Path) -> None:
 
 @IN_BROWSER
 @pytest.mark.slow
+@pytest.mark.long
 def test_a_crawl_that_was_killed_long_ago(browser: Browser, job: Path, tmp_path: Path) -> None:
     """Its charts show the last minutes that it ran; errors are told from what was not fetched."""
     copy = tmp_path / "job"
@@ -451,6 +455,9 @@ def test_names_of_other_sites_are_refused(page: Dashboard) -> None:
     for origin in ("http://evil.test", "null", f"http://localhost:{port}", "http://127.0.0.1"):
         assert page.request("/pages", Origin=origin)[0] == 403
     assert page.request("/pages", Origin=f"http://{page.address}")[0] == 200
+    # A picture or a script of another site sends no Origin; a link leads to the page.
+    assert page.request("/why?target=a", Sec_Fetch_Site="cross-site")[0] == 403
+    assert page.request("/", Sec_Fetch_Site="cross-site")[0] == 200
 
 
 def test_headers(page: Dashboard) -> None:
@@ -569,6 +576,9 @@ def test_refusals(tmp_path: Path, job: Path) -> None:
     short = tmp_path / "token"
     short.write_text("short\n")
     assert "at least 16" in refused(job, "--token", str(short))
+    short.write_bytes(b"\xff" * 20)
+    assert "ASCII" in refused(job, "--token", str(short))
+    assert "expected 0 to 65535" in refused(job, "--port", "70000")
     assert "No such file" in refused(job, "--token", str(tmp_path / "none"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])

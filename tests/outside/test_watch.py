@@ -193,6 +193,7 @@ def test_a_report_needs_a_name_or_a_file(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_agents_are_watched_as_one_crawl(tmp_path: Path) -> None:
     """`top` and the report of two agents with a Redis of their own; afterwards side by side."""
     jobs, file = tmp_path / "jobs", tmp_path / "report.html"

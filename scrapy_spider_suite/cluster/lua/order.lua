@@ -19,7 +19,7 @@ else
     redis.call('DEL', prefix .. 'inbox:' .. name, prefix .. 'receipts:' .. name)  -- see redis_streams.py
     redis.call('DEL', prefix .. 'calls:' .. name)  -- see agent_calls.py; its other keys expire
     for _, tier in ipairs({'minute:', 'hour:', 'day:'}) do  -- see pulses.py
-      redis.call('DEL', prefix .. 'series:' .. tier .. name)
+      redis.call('DEL', prefix .. 'series:' .. tier .. 'agent:' .. name)
     end
   end
   for _, row in pairs(everyone()) do redis.call('DEL', prefix .. 'address-news:' .. row.number) end
@@ -28,6 +28,10 @@ else
     'columns', 'roller', 'pulses', 'taken', 'rolled', 'second:', 'minute:', 'hour:', 'day:',
   }) do
     redis.call('DEL', prefix .. 'series:' .. each)
+  end
+  for phase = 1, 10000 do  -- SUITE_PHASES at most
+    local series, name = prefix .. 'series:', ':phase:' .. phase
+    redis.call('DEL', series .. 'minute' .. name, series .. 'hour' .. name, series .. 'day' .. name)
   end
   redis.call('DEL', prefix .. 'addresses', prefix .. 'address-eras')  -- see meet.lua
   crawl = nil

@@ -232,8 +232,11 @@ const later = work => () => (document.hidden
 // Tables
 
 async function fillFrom(id, path, asked, make, every) {
-  const made = await ask(path, asked).then(make, error =>
-    element("p", { className: "error" }, error.message));
+  const complaint = text => element("p", { className: "error" }, text);
+  const made = await ask(path, asked).then(
+    ({ rows, missing }) => (missing ? element("div", {}, make(rows), complaint(`Not all: ${missing}`))
+      : make(rows)),
+    error => complaint(error.message));
   if (!asked.by || asked.by === chosen("by")) fill(id, made);
   if (every) setTimeout(later(() => fillFrom(id, path, asked, make, every)), 1000 * every);
 }
@@ -305,9 +308,10 @@ const pageTable = rows => table("Recent pages", [
 const degreeCharts = {};
 
 async function showLinks() {
-  const { degrees = {}, ...totals } = await ask("links").catch(() => ({}));
+  const { degrees = {}, missing = "", ...totals } = await ask("links").catch(() => ({}));
   setTimeout(later(showLinks), LINKS_EVERY);
   byId("links").hidden = !Object.keys(degrees).length;
+  setText(byId("links-missing"), missing && `Not all: ${missing}`);
   byId("link-totals").replaceChildren(...Object.entries(totals).map(([name, value]) =>
     element("div", {}, element("dt", {}, words(name)), element("dd", {}, count(value)))));
   for (const [name, pairs] of Object.entries(degrees)) {

@@ -6,6 +6,7 @@ import csv
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,7 +30,7 @@ _USUAL: Final = ("pages", "failed", "bytes", "new_urls", "pending", "under_way")
 _TIERS: Final = {tier.name: tier for tier in TIERS}
 
 
-Read = Callable[[float, float, int], Rows]
+Read = Callable[[float, float, int, int], Rows]
 
 
 def _run(call: verb.Invocation) -> int:
@@ -44,10 +45,7 @@ def _run(call: verb.Invocation) -> int:
         require_redis("-j redis://...")
         view = ClusterView(url, call.settings)
 
-        def read(start: float, end: float, points: int) -> Rows:
-            return view.series(start, end, points, part)
-
-        rows = _read(options, read, PART_TIERS if part else TIERS)
+        rows = _read(options, partial(view.series, part=part), PART_TIERS if part else TIERS)
         if part and not rows.columns.counters:
             raise JobError(f"Redis has no rows of {part.replace(':', ' ')} in this time")
         return _show(call, verb.Found({"": series_rows(rows, options.series)}))
@@ -67,11 +65,11 @@ def _run(call: verb.Invocation) -> int:
 def _read(options: Any, read: Read, tiers: Sequence[Tier]) -> Rows:
     """The rows that *options* ask for. Raises `JobError`: those of their tier are gone."""
     if not options.tier:
-        return read(options.since, options.until, options.points)
+        return read(options.since, options.until, options.points, 0)
     width = _TIERS[options.tier].width
     start = options.since // width * width
     for begin in (start, start + 2 * width):  # the oldest may have just gone
-        rows = read(begin, options.until, math.ceil((options.until - begin) / width))
+        rows = read(begin, options.until, 0, width)
         if rows.width == width:
             return rows
     kept = ", ".join(
@@ -191,7 +189,7 @@ VERBS = (
             verb.one_of(
                 verb.option("--agent", metavar="NAME", help="-j redis://...: of one agent"),
                 verb.option(
-                    "--phase", type=verb.COUNT, metavar="N", help="-j redis://...: of one phase"
+                    "--phase", type=verb.NUMBER, metavar="N", help="-j redis://...: of one phase"
                 ),
             ),
             verb.option("--csv", type=Path, metavar="FILE", help="write a CSV file"),
