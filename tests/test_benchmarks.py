@@ -113,6 +113,7 @@ def test_agents(small: Callable[..., Report]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_seen(small: Callable[..., Report]) -> None:
     """A row for each tenth; no URL is lost, which it checks itself."""
     trie, sieve = small("seen").tables
@@ -125,6 +126,7 @@ def test_seen(small: Callable[..., Report]) -> None:
 
 @LINUX
 @pytest.mark.slow
+@pytest.mark.long
 def test_crawl(small: Callable[..., Report]) -> None:
     """The suite beside its peers; ratios are to the suite."""
     peers = ("suite", "no-framework")
@@ -139,6 +141,7 @@ def test_crawl(small: Callable[..., Report]) -> None:
 @LINUX
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
+@pytest.mark.long
 def test_real_sites(small: Callable[..., Report], tmp_path: Path) -> None:
     """Each folder is a host; pages are found from its index."""
     for name, index in ("one", "index.html"), ("two", "contents.html"):
@@ -154,6 +157,7 @@ def test_real_sites(small: Callable[..., Report], tmp_path: Path) -> None:
 @LINUX
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked")
+@pytest.mark.long
 def test_features(small: Callable[..., Report]) -> None:
     """What each adds, and plain Scrapy where the web is another one."""
     report = small("crawl", "--with", "tls")
@@ -185,6 +189,7 @@ def test_watching(small: Callable[..., Report]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_tools(small: Callable[..., Report]) -> None:
     """Packs of a crawl in every coding; kills and lzop are in `test_kills_lose_no_page`."""
     assert any("; 21 pages" in line for line in small("tools", "--form", "gz", "--kills", "0").text)

@@ -106,6 +106,7 @@ def urls_of_others(job: Path) -> set[str]:
         return {row.url for host in hosts for row in reader.urls(host)}
 
 
+@pytest.mark.long
 def test_no_byte_is_left(job: Path, packs: Packs) -> None:
     """Of its pages and URLs in packs, indexes, links, store, archive and logs; the rest stays."""
     folder = job.parent

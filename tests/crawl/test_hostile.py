@@ -55,7 +55,9 @@ def test_every_behaviour_is_documented() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("obey", [True, False], ids=["robots", "no robots"])
+@pytest.mark.parametrize("obey", [
+    pytest.param(True, id="robots"), pytest.param(False, id="no robots", marks=pytest.mark.long),
+])  # fmt: skip
 def test_broad_crawl_of_everything_hostile(obey: bool, tmp_path: Path) -> None:
     """It ends by itself, has every ordinary page, and counts each behaviour as documented.
 
