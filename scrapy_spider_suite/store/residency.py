@@ -328,6 +328,7 @@ class HostHealth:
             host.record.dead = event.value
             self.give_up(host.key, event, now)
             return
+        host.back_off_end = min(host.back_off_end, now)  # a name may be asked for before that
         self.judge(host, event, now)
         if not host.record.dead:
             self._residents.unresolved.add(host)
