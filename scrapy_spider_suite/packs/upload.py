@@ -9,7 +9,6 @@ from __future__ import annotations
 import base64
 import hashlib
 import logging
-import re
 import threading
 import time
 from collections import Counter
@@ -24,17 +23,10 @@ from scrapy_spider_suite.packs.cdxj import file_identity
 from scrapy_spider_suite.packs.folder_index import build_index, is_indexed, lock_indexes
 from scrapy_spider_suite.packs.warc import warc_date
 from scrapy_spider_suite.runtime import files
+from scrapy_spider_suite.runtime.remote_folder import PART, RemoteFolder, error_line
 
 logger = logging.getLogger(__name__)
 
-_WHOLE: Final = frozenset({
-    "s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci", "ocilake", "hf",
-})  # fmt: skip
-"""Protocols of object stores."""
-_HERE: Final = frozenset({"file", "local"})
-_RENAMES: Final = _HERE | {"sftp", "ssh"}
-"""Protocols whose ``mv`` replaces the target by a rename; others may copy."""
-_PART: Final = ".part"
 _STEP: Final = 1 << 20
 
 
@@ -42,18 +34,14 @@ class UploadTarget:
     """A folder on another file system; *url* as fsspec has it. Raises `PackError`: unknown URL."""
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        self._protocol = url.partition("://")[0] if "://" in url else "file"
-        self._system: Any = None
         try:
-            import fsspec  # type: ignore[import-untyped]
-
-            fsspec.get_filesystem_class(self._protocol.partition("::")[0])
+            self._folder = RemoteFolder(url)
         except ImportError as error:
             what = "fsspec is not installed: pip install 'scrapy-spider-suite[upload]'"
             raise PackError(what if error.name == "fsspec" else str(error)) from error
         except ValueError as error:
             raise PackError(str(error)) from error
+        self.url = self._folder.url
 
     def send(self, pack: Path, now: float) -> pack_file.Uploaded:
         """Upload the index of *pack*, then *pack*, replacing files of that name.
@@ -70,12 +58,9 @@ class UploadTarget:
 
     def require_elsewhere(self, folder: Path) -> None:
         """Raise `PackError` if the target is *folder* itself."""
-        if self._protocol in _HERE:
-            import fsspec
-
-            there = Path(fsspec.core.url_to_fs(self.url)[1])
-            if there.resolve() == folder.resolve():
-                raise PackError("the packs are in that folder: name another one")
+        there = self._folder.local_path()
+        if there is not None and there.resolve() == folder.resolve():
+            raise PackError("the packs are in that folder: name another one")
 
     def place(self, pack: Path) -> str:
         return f"{self.url}/{pack.name}"
@@ -93,40 +78,24 @@ class UploadTarget:
 
     @contextmanager
     def _connected(self, pack: Path) -> Iterator[tuple[Any, str]]:
-        import fsspec
-
         try:
-            if self._system is None:
-                self._system = fsspec.core.url_to_fs(self.url, skip_instance_cache=True)
-            system, folder = self._system
-            if self._protocol not in _WHOLE:  # of a store it would be the bucket
-                system.makedirs(folder, exist_ok=True)
-            yield system, folder.rstrip("/")
+            with self._folder.connected() as connected:
+                yield connected
         except Exception as error:  # each library of a file system has errors of its own
-            self._system = None  # with its connections, which may be what is broken
-            words = " ".join(str(getattr(error, "strerror", None) or error).split())
-            what = f"could not be uploaded to {self.url}: {words or type(error).__name__}"
-            what = re.sub(r"://[^/\s@]*@", "://", what)  # whose they are is for no log
-            raise PackUploadError(f"{pack.name} {what:.500}") from error
+            what = error_line(f"could not be uploaded to {self.url}", error)
+            raise PackUploadError(f"{pack.name} {what}") from error
 
     def _put(self, system: Any, path: Path, target: str, size: int, md5: str) -> None:
-        whole = self._protocol in _WHOLE
-        name = target if whole else f"{target}{_PART}"
+        folder = self._folder
+        name = target if folder.is_store else f"{target}{PART}"
         system.put_file(str(path), name)
-        _require_sent(system, name, size, md5, read=not whole)
-        if whole:
+        _require_sent(system, name, size, md5, read=not folder.is_store)
+        if folder.is_store:
             return
-        if self._protocol in _HERE:
-            files.sync_path(Path(name))
-        if self._protocol not in _RENAMES and system.exists(target):
-            system.rm_file(target)  # WebHDFS renames nothing onto a file, and does not say so
-        system.mv(name, target)
-        system.invalidate_cache()
-        if self._protocol in _HERE:
-            files.sync_path(Path(target).parent)
+        folder.rename(system, name, target)
         if system.exists(name):
             raise PackUploadError(f"it cannot be renamed: {name} is still there")
-        _require_sent(system, target, size, md5, read=self._protocol not in _RENAMES)
+        _require_sent(system, target, size, md5, read=not folder.renames)
 
 
 def upload_pack(
