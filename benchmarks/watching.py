@@ -62,8 +62,10 @@ def cost(report: Report, small: bool, rounds: int) -> None:
     with_pulses, without, shares = list[Cost](), list[Cost](), list[float]()
     millis: list[float] = []
     with apart() as core:
+        turns = [("timed", with_pulses), ("unwatched", without)]
         for _ in range(rounds):
-            for spider, costs in (("timed", with_pulses), ("unwatched", without)):
+            turns.reverse()  # the second crawl of a round finds another machine than the first
+            for spider, costs in turns:
                 with visiting(load) as (visit, web):
                     peer = replace(SUITES[0], spider=spider)
                     costs.append(measure(peer.command(visit), visit, web, core))

@@ -98,6 +98,11 @@ class LiveFeed:
         self._viewers: set[_Viewer] = set()
         self._last: tuple[float, bytes] | None = None
         self._loop = LoopingCall(self._pulse)
+        reactor.callWhenRunning(self._prepare)
+
+    def _prepare(self) -> None:
+        """Make an overview before the first viewer comes: that one loads modules, and connects."""
+        self._thread.ask(lambda view: view.overview()).addErrback(lambda _: None)
 
     @property
     def is_full(self) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import math
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
 import numpy as np
@@ -31,7 +31,7 @@ from scrapy_spider_suite.operate.crawl_view import (
 )
 from scrapy_spider_suite.operate.job_target import OPERATOR
 from scrapy_spider_suite.operate.judge import end_in_words
-from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.runtime.text import counted, listed
 from scrapy_spider_suite.settings.values import RedisUrl, redis_url
 
 T = TypeVar("T")
@@ -171,7 +171,7 @@ def _complaint(missing: Mapping[str, str]) -> str:
     by_reason: dict[str, list[str]] = {}
     for name, reason in missing.items():
         by_reason.setdefault(reason, []).append(name)
-    return "; ".join(f"{_names(names)}: {reason}" for reason, names in by_reason.items())
+    return "; ".join(f"{listed(names)}: {reason}" for reason, names in by_reason.items())
 
 
 def _run(coroutine: Coroutine[Any, Any, T]) -> T:
@@ -299,13 +299,13 @@ def _state_in_words(
     if not there:
         return "No agent takes part in the crawl.", ""
     if silent:
-        lost = _names([name for name in silent if there[name].incarnation])
-        stopped = _names([name for name in silent if not there[name].incarnation])
+        lost = listed([name for name in silent if there[name].incarnation])
+        stopped = listed([name for name in silent if not there[name].incarnation])
         texts = [f"silent: {lost}"] if lost else []
         texts += [f"stopped, and expected back: {stopped}"] if stopped else []
         return sentence([f"{counted(len(there), 'agent')}, {', '.join(texts)}"]), ""
     if paused:
-        which = "" if len(paused) == len(there) else f" on {_names(paused)}"
+        which = "" if len(paused) == len(there) else f" on {listed(paused)}"
         reasons = {str(cluster.facts[name].get("pauses") or OPERATOR) for name in paused}
         words = f"The crawl is paused{which} by {', '.join(sorted(reasons))}."
         return "" if reasons == {OPERATOR} else words, words
@@ -313,11 +313,3 @@ def _state_in_words(
     left = f"{counted(pending, 'URL')} to go ({found['end']['text']})"
     agents = counted(len(there), "agent fetches", "agents fetch")
     return "", f"The crawl runs well: {agents} {rate:,.1f} a second, {left}."
-
-
-def _names(names: Iterable[str]) -> str:
-    known = sorted(names)
-    more = len(known) - 5
-    return ", ".join(known[:5]) + (f" and {more} more" if more > 0 else "")
-
-

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:  # whoever reads packs needs no Scrapy
@@ -11,6 +12,13 @@ if TYPE_CHECKING:  # whoever reads packs needs no Scrapy
 def counted(number: int, one: str, many: str = "") -> str:
     """Return *number* with *one*, or with *many* (by default *one* and an s) unless it is 1."""
     return f"{number:,} {one if number == 1 else many or f'{one}s'}"
+
+
+def listed(names: Iterable[str], most: int = 10) -> str:
+    """The first *most* of *names* by the alphabet, and how many more there are."""
+    known = sorted(names)
+    more = len(known) - most
+    return ", ".join(known[:most]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def printable(text: str) -> str:

@@ -41,7 +41,7 @@ from scrapy_spider_suite.operate.executors.one_job import ask_job
 from scrapy_spider_suite.operate.fleet import agents_in
 from scrapy_spider_suite.operate.verb import Found, Invocation, JobVerb, Question, add_up
 from scrapy_spider_suite.operate.verbs import find_verb
-from scrapy_spider_suite.runtime.text import printable
+from scrapy_spider_suite.runtime.text import listed, printable
 from scrapy_spider_suite.settings.values import RedisUrl, redis_url
 from scrapy_spider_suite.store.job_directory import FOLDER
 from scrapy_spider_suite.urls.normalize import host_of
@@ -49,7 +49,6 @@ from scrapy_spider_suite.urls.url_lists import ORIGIN, BadLine, SeedLines
 
 _ASSIGNMENT = re.compile(r"'?([\w.-]+)'? \(([0-9a-f]{16})\)")
 _SHOWN = 10
-_MOST = 20  # names in one line
 _POLL, _SEND_POLL = 0.1, 0.05
 _CHECK = 2.0  # seconds between checks for agents that ended
 _TELL = 5.0  # seconds until the agents waited for are printed
@@ -288,7 +287,7 @@ async def _wait(
             break
         if not told and now > began + _TELL and waits():
             told = True
-            print(f"waiting for {', '.join(waits())}, {seconds:g} s at most", file=sys.stderr)
+            print(f"waiting for {listed(waits())}, {seconds:g} s at most", file=sys.stderr)
         await asyncio.sleep(_POLL)
     heard.silent = {
         **lost, **sender.refused, **dict.fromkeys(waits(), f"no answer within {seconds:g} s"),
@@ -415,7 +414,7 @@ def merge_answers(heard: AgentAnswers) -> Answer:
     by_text: dict[str, list[str]] = {}
     for name, reply in replies.items():
         by_text.setdefault(reply.said, []).append(name)
-    said = [f"{_join(names)}: {text}" for text, names in by_text.items()]
+    said = [f"{listed(names)}: {text}" for text, names in by_text.items()]
     facts = add_up(reply.facts for reply in heard.replies.values())
     facts["agents"] = {
         name: {"ok": not reply.code, "said": reply.said, **reply.facts}
@@ -428,10 +427,7 @@ def merge_answers(heard: AgentAnswers) -> Answer:
     return Answer(id, ok, "\n".join(said) or "nobody has answered", facts)
 
 
-def _join(texts: list[str]) -> str:
-    more = len(texts) - _MOST
-    return ", ".join(texts[:_MOST]) + (f" and {more} more" if more > 0 else "")
 
 
 def _list(why: Mapping[str, str]) -> str:
-    return _join([f"{name} ({reason})" for name, reason in sorted(why.items())])
+    return listed([f"{name} ({reason})" for name, reason in sorted(why.items())])
