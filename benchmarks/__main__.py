@@ -27,6 +27,7 @@ NAMES: Final = {
     "scaling": "1 and 2 agents for real, bound by politeness, by transfers or by cores",
     "agents": "1 to 8 agents in virtual time: pages a second, and what they exchange",
     "chaos": "agents that are stopped, killed and frozen at random: still one polite crawl",
+    "runs": "the queue of runs in Redis: 12 million runs filled and drained",
     "watching": "pulses, roll-ups, series, and the page in a browser",
     "drill": "an operator's commands on a running crawl, judged by the server's log",
     "seeds": "ten million seeds, killed and resumed: time, memory, longest stall",

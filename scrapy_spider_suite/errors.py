@@ -106,6 +106,14 @@ class FencedError(ClusterError):
         self.again = again
 
 
+class BlobError(ClusterError):
+    """A blob of the shared queue is damaged or cannot be had; *missing*: it is gone."""
+
+    def __init__(self, message: str, *, missing: bool = False) -> None:
+        super().__init__(message)
+        self.missing = missing
+
+
 class AgentCallError(ClusterError):
     """A call to agents through Redis, or an answer, is malformed."""
 

@@ -182,6 +182,11 @@ def test_a_crawl(small: Callable[..., Report], name: str, given: tuple[str, ...]
     assert all(row[2] for row in report.tables[0].rows)
 
 
+def test_runs(small: Callable[..., Report]) -> None:
+    """Ten parts of the way there, ten back, and all is done, which it checks itself."""
+    assert len(small("runs").tables[0].rows) == 20
+
+
 def test_watching(small: Callable[..., Report]) -> None:
     """A roll-up, and what is read of the series of a long crawl."""
     said = small("watching", "--part", "roll-up", "--part", "year").text

@@ -1,0 +1,72 @@
+-- What the scripts of the run queue share. Before it: world.lua and rows.lua.
+-- KEYS: queues, members; other keys begin as the first one. ARGV[1]: the arguments, packed.
+--
+-- Runs of a queue and a slot are a list, the oldest first. A run given to a fetcher is a task; while a
+-- fetcher has tasks of a slot, it holds the slot. A slot with runs that nobody holds is free in its
+-- queue. Of a run that was a task before, *started* has its progress and the number of its failures.
+-- No loop is longer than the entries of a call, 16 of each kind, or the 8 queues, allow.
+local QUEUES, MEMBERS = unpack(KEYS)
+local P = string.sub(QUEUES, 1, -#'queues' - 1)
+local HOLDERS, FETCHERS, CALLS = P .. 'holders', P .. 'fetchers', P .. 'calls'
+local STARTED, LATER, ASIDE, COUNTS = P .. 'started', P .. 'later', P .. 'aside', P .. 'counts'
+local a = cmsgpack.unpack(ARGV[1])
+
+local queues, weights = {}, {}
+local flat = redis.call('HGETALL', QUEUES)
+for i = 1, #flat, 2 do
+  queues[#queues + 1] = flat[i]
+  weights[flat[i]] = tonumber(flat[i + 1])
+end
+table.sort(queues)
+
+local function free_of(queue) return P .. 'free:' .. queue end
+local function list_of(queue, slot) return P .. 'list:' .. queue .. ':' .. slot end
+local function tasks_of(name) return P .. 'tasks:' .. name end
+local function held_by(name) return P .. 'held:' .. name end
+local function id_of(run) return string.sub(run, 1, 8) end
+
+-- Runs and URLs of each queue by state, written once.
+local changes = {}
+local function note(name, change) changes[name] = (changes[name] or 0) + change end
+
+local function count(queue, run, before, after)
+  local urls = string.byte(run, 9) * 256 + string.byte(run, 10)
+  if before then
+    note('runs:' .. before .. ':' .. queue, -1)
+    note('urls:' .. before .. ':' .. queue, -urls)
+  end
+  note('runs:' .. after .. ':' .. queue, 1)
+  note('urls:' .. after .. ':' .. queue, urls)
+end
+
+local function save_counts()
+  for name, change in pairs(changes) do
+    if change ~= 0 then redis.call('HINCRBY', COUNTS, name, change) end
+  end
+end
+
+-- The queues that have runs of *slot*.
+local function with_runs(slot)
+  local keys, found = {}, {}
+  for i, queue in ipairs(queues) do keys[i] = list_of(queue, slot) end
+  if redis.call('EXISTS', unpack(keys)) > 0 then
+    for i, queue in ipairs(queues) do
+      if redis.call('EXISTS', keys[i]) == 1 then found[#found + 1] = queue end
+    end
+  end
+  return found
+end
+
+-- Put a run into its queue, as the next of its slot (*first*) or as the last.
+local function push(queue, slot, run, first)
+  redis.call(first and 'LPUSH' or 'RPUSH', list_of(queue, slot), run)
+  if redis.call('HEXISTS', HOLDERS, slot) == 0 then redis.call('SADD', free_of(queue), slot) end
+end
+
+-- A fetcher has one task of *slot* less: the slot may be free.
+local function release(name, slot)
+  if redis.call('HINCRBY', held_by(name), slot, -1) > 0 then return end
+  redis.call('HDEL', held_by(name), slot)
+  redis.call('HDEL', HOLDERS, slot)
+  for _, queue in ipairs(with_runs(slot)) do redis.call('SADD', free_of(queue), slot) end
+end

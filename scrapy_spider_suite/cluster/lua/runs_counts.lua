@@ -1,0 +1,2 @@
+-- Returns the queues, and counts by name.
+return {queues, redis.call('HGETALL', COUNTS)}

@@ -1,0 +1,32 @@
+-- Puts back some tasks of a fetcher whose lease and longest delay are over, and runs that failed and
+-- are due. a: most (entries of each). Returns how many.
+local moved = 0
+local name = redis.call('ZRANGEBYSCORE', FETCHERS, '-inf', now, 'LIMIT', 0, 1)[1]
+local text = name and redis.call('HGET', MEMBERS, name)
+local row = text and parsed(text, MEMBERS) or nil
+if row and counted(row) and not over(row) then  -- its lease was renewed since it last asked
+  local delay = cmsgpack.unpack(redis.call('HGET', CALLS, name))[4]
+  redis.call('ZADD', FETCHERS, row.ends > 0 and row.ends + delay or '+inf', name)
+elseif name then
+  local TASKS = tasks_of(name)
+  local found = redis.call('HSCAN', TASKS, 0, 'COUNT', a.most)[2]
+  for i = 1, math.min(#found, 2 * a.most), 2 do
+    local queue, slot, run, progress, failures = unpack(cmsgpack.unpack(found[i + 1]))
+    redis.call('HDEL', TASKS, found[i])
+    redis.call('HSET', STARTED, found[i], cmsgpack.pack({progress, failures}))
+    count(queue, run, 'running', 'queued')
+    push(queue, slot, run, true)
+    release(name, slot)
+    moved = moved + 1
+  end
+  if redis.call('EXISTS', TASKS) == 0 then redis.call('ZREM', FETCHERS, name) end
+end
+for _, packed in ipairs(redis.call('ZRANGEBYSCORE', LATER, '-inf', now, 'LIMIT', 0, a.most)) do
+  local queue, slot, run = unpack(cmsgpack.unpack(packed))
+  redis.call('ZREM', LATER, packed)
+  count(queue, run, 'later', 'queued')
+  push(queue, slot, run)
+  moved = moved + 1
+end
+save_counts()
+return {moved}

@@ -1,0 +1,119 @@
+-- A fetcher reports, and gets its tasks. A call that comes again only answers.
+-- a: name, incarnation, call, version (of the tasks that it knows), delay (ms after its lease until
+-- others may have its tasks), done (ids), failed (id, progress, ms until it is tried again or 0: set
+-- aside, reason), progress (id, bytes), more (slots whose next run it wants), drawn (a number for each
+-- of these), want (a number for each further run); drawn numbers are from 0 to below 1.
+-- Returns 'ok', the version, and the tasks unless it knows this version; or 'fenced'.
+local text = redis.call('HGET', MEMBERS, a.name)
+local row = text and parsed(text, MEMBERS) or nil
+if not row or row.incarnation ~= a.incarnation or not counted(row) or over(row) then
+  return {'fenced'}
+end
+local known = redis.call('HGET', CALLS, a.name)
+local last = known and cmsgpack.unpack(known) or {'', 0, 0}
+local version, TASKS, HELD = last[3], tasks_of(a.name), held_by(a.name)
+
+local function task_of(id)
+  local packed = redis.call('HGET', TASKS, id)
+  return packed and cmsgpack.unpack(packed) or nil
+end
+
+local function finish(id, task, state)
+  redis.call('HDEL', TASKS, id)
+  count(task[1], task[3], 'running', state)
+  release(a.name, task[2])
+end
+
+-- One of *known* queues by weight: weighted fair scheduling.
+local function draw(known, drawn)
+  local total = 0
+  for _, queue in ipairs(known) do total = total + weights[queue] end
+  local at = drawn * total
+  for _, queue in ipairs(known) do
+    at = at - weights[queue]
+    if at < 0 then return queue end
+  end
+  return known[#known]
+end
+
+-- Make the oldest run of *queue* and *slot* a task.
+local function give(queue, slot)
+  local run = redis.call('LPOP', list_of(queue, slot))
+  local id = id_of(run)
+  local started = redis.call('HGET', STARTED, id)
+  local progress, failures = '', 0
+  if started then
+    progress, failures = unpack(cmsgpack.unpack(started))
+    redis.call('HDEL', STARTED, id)
+  end
+  redis.call('HSET', TASKS, id, cmsgpack.pack({queue, slot, run, progress, failures}))
+  count(queue, run, 'queued', 'running')
+  return redis.call('HINCRBY', HELD, slot, 1) == 1
+end
+
+local function give_more(slot, drawn)
+  if redis.call('HGET', HOLDERS, slot) ~= a.name then return end
+  local found = with_runs(slot)
+  if found[1] then give(draw(found, drawn), slot) end
+end
+
+-- Give runs of free slots: a queue by weight among those that have some, then any of its slots.
+local function give_any(draws)
+  local free = {}
+  for _, queue in ipairs(queues) do free[queue] = redis.call('SCARD', free_of(queue)) end
+  for _, drawn in ipairs(draws) do
+    local known = {}
+    for _, queue in ipairs(queues) do
+      if free[queue] > 0 then known[#known + 1] = queue end
+    end
+    if not known[1] then return end
+    local queue = draw(known, drawn)
+    local slot = redis.call('SPOP', free_of(queue))
+    free[queue] = free[queue] - 1
+    give(queue, slot)
+    redis.call('HSET', HOLDERS, slot, a.name)
+    for _, other in ipairs(queues) do
+      if free[other] > 0 then free[other] = free[other] - redis.call('SREM', free_of(other), slot) end
+    end
+  end
+end
+
+if last[1] ~= a.incarnation or last[2] < a.call then
+  version = version + 1
+  for _, id in ipairs(a.done) do
+    local task = task_of(id)
+    if task then finish(id, task, 'done') end
+  end
+  for _, each in ipairs(a.failed) do
+    local id, progress, wait, reason = unpack(each)
+    local task = task_of(id)
+    if task then
+      finish(id, task, wait > 0 and 'later' or 'aside')
+      local failures = task[5] + 1
+      if wait > 0 then
+        redis.call('HSET', STARTED, id, cmsgpack.pack({progress, failures}))
+        redis.call('ZADD', LATER, now + wait, cmsgpack.pack({task[1], task[2], task[3]}))
+      else
+        redis.call('HSET', ASIDE, id,
+          cmsgpack.pack({task[1], task[2], task[3], progress, failures, reason}))
+      end
+    end
+  end
+  for _, each in ipairs(a.progress) do
+    local task = task_of(each[1])
+    if task then
+      task[4] = each[2]
+      redis.call('HSET', TASKS, each[1], cmsgpack.pack(task))
+    end
+  end
+  for i, slot in ipairs(a.more) do give_more(slot, a.drawn[i]) end
+  give_any(a.want)
+  save_counts()
+  redis.call('HSET', CALLS, a.name, cmsgpack.pack({a.incarnation, a.call, version, a.delay}))
+end
+if redis.call('EXISTS', TASKS) == 1 then
+  redis.call('ZADD', FETCHERS, row.ends > 0 and row.ends + a.delay or '+inf', a.name)
+else
+  redis.call('ZREM', FETCHERS, a.name)
+end
+return {'ok', version, a.version ~= version and redis.call('HVALS', TASKS) or false}
