@@ -54,4 +54,4 @@ def test_who_is_not_heard_any_more_is_not_waited_for(
     assert heard.silent == {"away": "stopped", "killed": "not heard for 16 s", "r": "no answer"}
     assert crawl.now == 130
     assert crawl.asked[-1] == ["late"]
-    assert capsys.readouterr().err == "waiting for killed, ends, late, 600 s at most\n"
+    assert capsys.readouterr().err == "waiting for ends, killed, late, 600 s at most\n"
