@@ -255,11 +255,11 @@ class HostVerdict(Struct, frozen=True):
 
 def judge_host(
     event: Event, failures: int, rules: BackOff, retry_after: float | None,
-    longest: float = math.inf,
+    back_offs: int | None = None,
 ) -> HostVerdict:  # fmt: skip
     """What *event* means after *failures* in a row: the longer of back-off and *retry_after*.
 
-    The back-off takes *longest* seconds at most.
+    *back_offs*: how many there are in a row with this one, if some failures came together.
     """
     health = event.outcome.health
     if health is Health.NONE:
@@ -267,7 +267,8 @@ def judge_host(
     if health is Health.WELL:
         return HostVerdict(0)
     failures += 1
-    wait, why = min(longest, rules.after(failures, event)), f"back-off after {event.value}"
+    wait = rules.after(failures if back_offs is None else back_offs, event)
+    why = f"back-off after {event.value}"
     if retry_after is not None and retry_after >= wait:
         wait, why = min(retry_after, max(wait, LONGEST_WISH)), "Retry-After"
     dead = health is Health.UNREACHABLE and failures >= rules.dead_after

@@ -84,8 +84,8 @@ class HostState(Struct, eq=False, gc=False):
     fetched: float = LONG_AGO  # when its delay began to run
     began: float = LONG_AGO  # when the last transfer began
     why: str = ""  # the rule that set next_fetch
-    back_off: float = 0.0  # seconds that it had to wait last; 0: it was well
-    back_off_end: float = 0.0
+    back_offs: int = 0  # in a row, since it came into memory
+    back_off_end: float = 0.0  # of the last one
     exclusion: Exclusion | None = None  # why it may not be visited whatever its clock says
     excluded_until: float = 0.0
     revision: int = 0  # of the policy that chose its pace

@@ -304,15 +304,15 @@ class HostHealth:
     ) -> None:
         record: HostRecord = host.record
         back_off = self._residents.policy.back_off
-        longest = math.inf
-        if host.back_off:  # what was under way together fails together: as one failure
-            longest = host.back_off if now < host.back_off_end else 2 * host.back_off
-        verdict = judge_host(event, record.failures, back_off, retry_after, longest)
+        back_offs = host.back_offs or record.failures
+        if not back_offs or now >= host.back_off_end:  # requests under way together fail as one
+            back_offs += 1
+        verdict = judge_host(event, record.failures, back_off, retry_after, back_offs)
         record.failures = verdict.failures
         if not verdict.failures:
-            host.back_off = 0.0
+            host.back_offs = 0
         if verdict.wait:
-            host.back_off, host.back_off_end = verdict.wait, now + verdict.wait
+            host.back_offs, host.back_off_end = back_offs, now + verdict.wait
             self._workbench.postpone(host, now + verdict.wait, verdict.why)
             if event in NO_ANSWER:
                 host.resolved_until = now  # its address may have changed

@@ -40,6 +40,7 @@ def test_a_refused_connection_may_have_a_shorter_base() -> None:
     assert refused == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0, 30.0]
     assert judge_host(Event.TIMEOUT, 0, rules, None).wait == 5.0
     assert judge_host(Event.REFUSED, 0, BackOff(base=0.5, refused=1.0), None).wait == 0.5
+    assert judge_host(Event.TIMEOUT, 7, rules, None, 2).wait == 10.0  # eight failures in two rounds
 
 
 @pytest.mark.parametrize("event", BAD)
