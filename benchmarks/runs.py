@@ -25,8 +25,14 @@ import redis
 from benchmarks.report import Report, Table
 from scrapy_spider_suite.cluster.membership import AgentLease, Candidate
 from scrapy_spider_suite.cluster.registry import AgentRegistry
-from scrapy_spider_suite.cluster.run_queue import ENTRIES_MAX, URLS_MAX, Run, RunQueue, TaskList
-from scrapy_spider_suite.cluster.run_queue import Report as Fetched
+from scrapy_spider_suite.cluster.run_queue import (
+    ENTRIES_MAX,
+    URLS_MAX,
+    FetcherReport,
+    Run,
+    RunQueue,
+    TaskList,
+)
 from scrapy_spider_suite.frontier.entries import UNITS
 
 WEIGHTS: Final = {"bulk": 5.0, "fresh": 3.0, "one-off": 1.0}
@@ -85,7 +91,7 @@ async def drain(
     fair, drawn = True, Counter[str]()
     while done < count:
         finished = list(tasks.tasks)
-        await tasks.sync(Fetched(done=finished, want=ENTRIES_MAX))
+        await tasks.sync(FetcherReport(done=finished, want=ENTRIES_MAX))
         if fair and done % (20 * ENTRIES_MAX) == 0:
             fair = all(client.scard(f"suite:{{bench}}:runs:free:{name}") for name in WEIGHTS)
         if fair:

@@ -65,8 +65,8 @@ class FailedRun(NamedTuple):
     reason: str
 
 
-class Report(NamedTuple):
-    """What a fetcher says; *more*: slots whose next run it wants; *want*: further runs."""
+class FetcherReport(NamedTuple):
+    """What a fetcher reports; *more*: slots whose next run it wants; *want*: further runs."""
 
     done: Sequence[bytes] = ()
     failed: Sequence[FailedRun] = ()
@@ -138,9 +138,10 @@ class RunQueue:
         return await self._server.run(self._scripts[script], self._keys, packed)
 
     async def sync(
-        self, name: str, incarnation: str, call: int, version: int, delay: float, report: Report
+        self, name: str, incarnation: str, call: int, version: int, delay: float,
+        report: FetcherReport,
     ) -> tuple[int, list[Task] | None]:
-        """As `TaskList.sync` says."""
+        """Send *report*; the version of the list, and the list unless that is *version*."""
         draws = [random.random() for _ in range(len(report.more) + report.want)]
         found = await self._run("sync", {
             "name": name, "incarnation": incarnation, "call": call, "version": version,
@@ -170,7 +171,10 @@ def _task(packed: bytes) -> Task:
 
 
 class TaskList:
-    """The tasks of one fetcher, as the server has them."""
+    """The tasks of one fetcher, as the server has them.
+
+    *delay*: seconds after the fetcher's lease before another fetcher may have the tasks.
+    """
 
     def __init__(self, queue: RunQueue, name: str, incarnation: int, delay: float) -> None:
         self.tasks: dict[bytes, Task] = {}  # by the ids of their runs
@@ -179,13 +183,12 @@ class TaskList:
         self._delay = delay
         self._call = 0
         self._version = 0
-        self._open: Report | None = None  # that may not have arrived
+        self._open: FetcherReport | None = None  # that may not have arrived
 
-    async def sync(self, report: Report) -> None:
-        """Report, and take the list over. After an error the same report is sent again first.
+    async def sync(self, report: FetcherReport) -> None:
+        """Send *report*, and read the list. A report that may not have arrived is sent again first.
 
-        *delay*: seconds after the lease within which nobody else may have the tasks. Raises
-        `FencedError`, `RegistryError`.
+        Raises `FencedError`, `RegistryError`.
         """
         for each in filter(None, (self._open, report)):
             if each is not self._open:

@@ -12,7 +12,14 @@ from support.agent_town import FETCH, GRACE, InTown, Town, candidate
 from scrapy_spider_suite.cluster import run_queue
 from scrapy_spider_suite.cluster.membership import AgentLease
 from scrapy_spider_suite.cluster.registry import AgentRegistry
-from scrapy_spider_suite.cluster.run_queue import FailedRun, Report, Run, RunQueue, Task, TaskList
+from scrapy_spider_suite.cluster.run_queue import (
+    FailedRun,
+    FetcherReport,
+    Run,
+    RunQueue,
+    Task,
+    TaskList,
+)
 from scrapy_spider_suite.errors import FencedError, RegistryError
 
 DELAY = 60.0
@@ -62,7 +69,7 @@ async def drained(fetcher: Fetcher) -> list[bytes]:
     """All runs that a fetcher gets until there are none, in their order."""
     seen: dict[bytes, None] = dict.fromkeys(fetcher.tasks)
     while True:
-        await fetcher.list.sync(Report(done=list(fetcher.tasks)[:16], want=16))
+        await fetcher.list.sync(FetcherReport(done=list(fetcher.tasks)[:16], want=16))
         seen |= dict.fromkeys(fetcher.tasks)
         if not fetcher.tasks:
             return list(seen)
@@ -76,18 +83,18 @@ def test_tasks_stay_at_the_server(in_town: InTown) -> None:
         runs = [("bulk", slot, run_of(slot)) for slot in range(SLOTS)]
         await queue.enqueue("owner", 1, runs)
         await queue.enqueue("owner", 1, runs)  # the answer was lost
-        await first.list.sync(Report(want=5))
+        await first.list.sync(FetcherReport(want=5))
         assert len(first.tasks) == 5
         done, *others = first.tasks
-        await first.list.sync(Report(done=[done], progress={others[0]: b"half"}, want=1))
+        await first.list.sync(FetcherReport(done=[done], progress={others[0]: b"half"}, want=1))
         assert len(first.tasks) == 5
         assert done not in first.tasks
         again = await Fetcher.join(town, "a", 2)
-        await again.list.sync(Report())
+        await again.list.sync(FetcherReport())
         assert again.tasks == first.tasks
         assert again.tasks[others[0]].progress == b"half"
         with pytest.raises(FencedError):
-            await first.list.sync(Report(want=1))
+            await first.list.sync(FetcherReport(want=1))
         bulk = (await queue.counts())["bulk"]
         assert (bulk["runs:queued"], bulk["runs:running"], bulk["runs:done"]) == (6, 5, 1)
         assert bulk["urls:running"] == 500
@@ -105,17 +112,17 @@ def test_a_slot_has_one_fetcher(in_town: InTown) -> None:
         for number in range(6):
             name = ["bulk", "fresh"][number % 2]
             await queue.enqueue("owner", number + 1, [(name, 7, run_of(number))])
-        await a.list.sync(Report(want=1))
-        await b.list.sync(Report(want=10, more=[7]))
+        await a.list.sync(FetcherReport(want=1))
+        await b.list.sync(FetcherReport(want=10, more=[7]))
         assert (len(a.tasks), len(b.tasks)) == (1, 0)
-        await a.list.sync(Report(more=[7], want=3))
+        await a.list.sync(FetcherReport(more=[7], want=3))
         assert len(a.tasks) == 2
         [first, second] = a.tasks
-        await a.list.sync(Report(done=[first]))
-        await b.list.sync(Report(want=10))
+        await a.list.sync(FetcherReport(done=[first]))
+        await b.list.sync(FetcherReport(want=10))
         assert not b.tasks
-        await a.list.sync(Report(done=[second]))
-        await b.list.sync(Report(want=10))
+        await a.list.sync(FetcherReport(done=[second]))
+        await b.list.sync(FetcherReport(want=10))
         assert len(b.tasks) == 1
         got = [*map(int.from_bytes, (first, second)), *map(int.from_bytes, await drained(b))]
         for parity in (0, 1):
@@ -139,7 +146,7 @@ def test_queues_are_drawn_by_weight(in_town: InTown) -> None:
                 await queue.enqueue("owner", number, runs)
         drawn: Counter[str] = Counter()
         for _ in range(100):
-            await a.list.sync(Report(done=list(a.tasks), want=16))
+            await a.list.sync(FetcherReport(done=list(a.tasks), want=16))
             drawn.update(task.queue for task in a.tasks.values())
         assert {name: drawn[name] / 1_600 for name in WEIGHTS} == pytest.approx(
             {"bulk": 5 / 9, "fresh": 3 / 9, "one-off": 1 / 9}, abs=0.04
@@ -155,9 +162,9 @@ def test_tasks_of_a_dead_fetcher(in_town: InTown) -> None:
         queue = await opened(town)
         a, b = [await Fetcher.join(town, name, n) for n, name in enumerate("ab", 1)]
         await queue.enqueue("owner", 1, [("bulk", slot, run_of(slot)) for slot in range(30)])
-        await a.list.sync(Report(want=30))
+        await a.list.sync(FetcherReport(want=30))
         some = list(a.tasks)[3]
-        await a.list.sync(Report(progress={some: b"half"}))
+        await a.list.sync(FetcherReport(progress={some: b"half"}))
         for wait in (GRACE - 1, DELAY - 1):
             town.wait(wait)
             assert await queue.sweep() == 0
@@ -168,9 +175,9 @@ def test_tasks_of_a_dead_fetcher(in_town: InTown) -> None:
             moved += step
         assert moved == 30
         with pytest.raises(FencedError):
-            await a.list.sync(Report(done=[some]))
+            await a.list.sync(FetcherReport(done=[some]))
         b = await Fetcher.join(town, "b", 3)
-        await b.list.sync(Report(want=30))
+        await b.list.sync(FetcherReport(want=30))
         assert len(b.tasks) == 30
         assert b.tasks[some].progress == b"half"
 
@@ -183,7 +190,7 @@ def test_a_lease_that_is_renewed_elsewhere(in_town: InTown) -> None:
     async def test(town: Town) -> None:
         queue, a = await opened(town), await Fetcher.join(town, "a", 1)
         await queue.enqueue("owner", 1, [("bulk", 1, run_of(1))])
-        await a.list.sync(Report(want=1))
+        await a.list.sync(FetcherReport(want=1))
         for _ in range(4):
             town.wait(GRACE / 2)
             await a.registry.join(candidate("a"))
@@ -199,15 +206,15 @@ def test_failed_runs_come_back(in_town: InTown) -> None:
     async def test(town: Town) -> None:
         queue, a = await opened(town), await Fetcher.join(town, "a", 1)
         await queue.enqueue("owner", 1, [("bulk", slot, run_of(slot)) for slot in (1, 2)])
-        await a.list.sync(Report(want=2))
+        await a.list.sync(FetcherReport(want=2))
         one, two = a.tasks
         failed = FailedRun(one, b"half", 30.0, "no blob"), FailedRun(two, b"", 0.0, "no blob")
-        await a.list.sync(Report(failed=failed, want=5))
+        await a.list.sync(FetcherReport(failed=failed, want=5))
         assert not a.tasks
         assert await queue.sweep() == 0
         town.wait(31)
         assert await queue.sweep() == 1
-        await a.list.sync(Report(want=5))
+        await a.list.sync(FetcherReport(want=5))
         assert [task[3:] for task in a.tasks.values()] == [(b"half", 1)]
         bulk = (await queue.counts())["bulk"]
         assert (bulk["runs:aside"], bulk["runs:running"], bulk["urls:aside"]) == (1, 1, 100)
@@ -233,10 +240,10 @@ def test_a_report_that_is_lost_is_sent_again(
 
             monkeypatch.setattr(a.queue, "_run", lose)
             with pytest.raises(RegistryError):
-                await a.list.sync(Report(want=10))
+                await a.list.sync(FetcherReport(want=10))
             monkeypatch.setattr(a.queue, "_run", real)
             before = len(a.tasks)
-            await a.list.sync(Report())
+            await a.list.sync(FetcherReport())
             assert len(a.tasks) == before + 10
 
     in_town(test)
@@ -267,7 +274,7 @@ def test_at_random(in_town: InTown, seed: int) -> None:
                 done, rest = tasks[:16], []
             failed = [FailedRun(each, b"", dice.choice([1.0, 40.0]), "no") for each in rest[:1]]
             slots = [task.slot for task in fetcher.tasks.values()]
-            report = Report(
+            report = FetcherReport(
                 done, [] if only_end else failed, dict.fromkeys(rest[1:3], b"x"),
                 dice.sample(slots, min(3, len(slots))), dice.randrange(1, 6),
             )  # fmt: skip
@@ -299,7 +306,7 @@ def test_at_random(in_town: InTown, seed: int) -> None:
             town.wait(60)
             for name in "abc":
                 await join(name)
-                await fetchers[name].list.sync(Report())
+                await fetchers[name].list.sync(FetcherReport())
                 await step(fetchers[name], only_end=True)
             await queue.sweep()
             if len(ended) == number:

@@ -23,7 +23,6 @@ local function free_of(queue) return P .. 'free:' .. queue end
 local function list_of(queue, slot) return P .. 'list:' .. queue .. ':' .. slot end
 local function tasks_of(name) return P .. 'tasks:' .. name end
 local function held_by(name) return P .. 'held:' .. name end
-local function id_of(run) return string.sub(run, 1, 8) end
 
 -- Runs and URLs of each queue by state, written once.
 local changes = {}

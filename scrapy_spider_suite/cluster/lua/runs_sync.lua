@@ -39,7 +39,7 @@ end
 -- Make the oldest run of *queue* and *slot* a task.
 local function give(queue, slot)
   local run = redis.call('LPOP', list_of(queue, slot))
-  local id = id_of(run)
+  local id = string.sub(run, 1, 8)
   local started = redis.call('HGET', STARTED, id)
   local progress, failures = '', 0
   if started then
@@ -48,7 +48,7 @@ local function give(queue, slot)
   end
   redis.call('HSET', TASKS, id, cmsgpack.pack({queue, slot, run, progress, failures}))
   count(queue, run, 'queued', 'running')
-  return redis.call('HINCRBY', HELD, slot, 1) == 1
+  redis.call('HINCRBY', HELD, slot, 1)
 end
 
 local function give_more(slot, drawn)
