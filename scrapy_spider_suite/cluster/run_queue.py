@@ -1,8 +1,8 @@
 """The queue of runs in Redis, which keeps the tasks of each fetcher (BloomReach's run queue).
 
-A run is up to 1,000 URLs of one slot. A fetcher never owns one: it looks at its list, reports what
-is done, and the list changes. Queues have weights; which one is next is drawn, so none starves. A
-slot has one fetcher at a time, which gets its further runs too.
+A run is up to 1,000 URLs of one slot. A fetcher never owns a run: the fetcher reads its list of
+tasks and reports finished runs, and the server changes the list. The next queue is drawn by weight,
+so every queue gets its share. A slot has one fetcher at a time, which gets all runs of the slot.
 """
 
 from __future__ import annotations

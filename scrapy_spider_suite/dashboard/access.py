@@ -100,7 +100,8 @@ class Access:
             name = ""
         if self.everybody and not is_loopback(name):
             return "the name of this server in the address is none of loopback"
-        # Without an Origin come pictures and scripts of other sites; a link to the page may.
+        # A page of another site may link to the page. Its pictures and scripts, whose requests have
+        # no Origin, may ask nothing.
         if header_of(request, "sec-fetch-site") == "cross-site" and request.path != b"/":
             return "the request comes from a page of another site"
         origin = header_of(request, "origin")

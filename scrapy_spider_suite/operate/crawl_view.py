@@ -44,7 +44,7 @@ _TAIL: Final = 1 << 20  # bytes of the fetch log that are read for recent fetche
 _FOUND: Final = 20  # pages that a search shows
 _ALERT_ROWS: Final = 60
 _HUGE: Final = 1e300
-OTHERS: Final = "(others)"  # the row of all agents beyond those with rows; no agent has this name
+OTHERS: Final = "(others)"  # the sum of the agents without a row; no agent has this name
 
 
 class View(Protocol):

@@ -1,6 +1,6 @@
 """A folder on any file system that `fsspec` knows: local, SFTP, an object store.
 
-In a folder where incomplete files are visible, a file is written under another name and renamed.
+Where incomplete files are visible, a file is written under another name, and then renamed.
 """
 
 from __future__ import annotations
