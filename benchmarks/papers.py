@@ -102,7 +102,7 @@ def run(options: argparse.Namespace, report: Report) -> None:
                        32, 0.0, grows=False, robots=False)  # fmt: skip
     for agents in options.agents or ([1] if options.small else [1, 2, 4]):
         with TemporaryDirectory() as folder:
-            found = crawl_up(web_load, agents, Path(folder))
+            found = crawl_up(web_load, agents, Path(folder), None)
         report.wrong += found.broken
         rate, used = found.rate(), max(sum(found.cores()), 0.01)
         size = bytes_of(web_load.size.web(Path("none"), overrides={})) / 1e6

@@ -1,7 +1,7 @@
 """How a crawl grows with its agents: 1 and 2 processes for real, 1 to 8 in virtual time.
 
     python -m benchmarks scaling             # some 12 minutes
-    python -m benchmarks scaling --up        # by `scrapy cluster up`: 15 minutes
+    python -m benchmarks scaling --up        # by `scrapy cluster up`: 20 minutes
     python -m benchmarks agents              # in virtual time: 65,000 pages, some minutes
 
 scaling: two loads, both bound by waiting, so that no agent should need more than 40 % of a core.
@@ -11,9 +11,9 @@ decides how fast it can be. *seats*: one web for all, and each agent has 16 tran
 the pages and the sixth, by the server's log; *linear* is the rate by agent over that of one agent
 (E12 reports 0.94 for one to three). It is wrong if a page was fetched twice or not at all, or a
 request came too early. With `--up` the agents have a Redis of their own, and there is a third load,
-*cores*: nothing is waited for, so that each agent needs a core. The web has its part of the cores
-there, so the clock says little; *CPU a page* is that of all processes of the crawl: on cores of
-their own two agents are as many times as fast as one as the last figure says.
+*cores*: nothing is waited for, so that each agent needs a core. There all agents have one core, and
+the web another, so the clock says little; *CPU a page* is that of all processes of the crawl: on
+cores of their own two agents are as many times as fast as one as the last figure says.
 
 agents: each is a frontier with its queues, seen URLs and outbox, and as many transfers at a time as
 all the others; transfers take 10 to 300 ms of virtual time, hosts are visited every 4 s. What one
@@ -28,6 +28,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -43,7 +44,7 @@ from support.virtual_agents import Agents
 from support.virtual_crawl import all_urls, trees
 from support.webs import FakeWebProcess
 
-from benchmarks.measure import cpu_at, tree
+from benchmarks.measure import apart, cpu_at, tree
 from benchmarks.report import Report
 from scrapy_spider_suite.cluster.assignment import ASSIGNMENTS, load_assignment
 from scrapy_spider_suite.store.interface import MemoryStore
@@ -66,6 +67,8 @@ class WebLoad:
     grows: bool
     """With the number of agents: that is what bounds the rate."""
     robots: bool = True
+    cores: bool = False
+    """Whether agents need all of a core."""
 
     def of(self, agents: int) -> Size:
         """The web for so many."""
@@ -78,12 +81,12 @@ class WebLoad:
 FULL = (
     WebLoad("hosts", Size(320, 160, 25, 4.0, 0.4), 256, 0.1, True),
     WebLoad("seats", Size(1_600, 800, 13, 4.0, 0.4), 16, 0.16, False),
-    WebLoad("cores", Size(800, 400, 50, 0.0, 0.0), 32, 0.0, False),
+    WebLoad("cores", Size(800, 400, 400, 0.0, 0.0), 32, 0.0, False, cores=True),
 )
 SMALL = (
     WebLoad("hosts", Size(20, 10, 8, 0.5, 0.05), 64, 0.02, True),
     WebLoad("seats", Size(60, 30, 4, 0.5, 0.05), 4, 0.1, False),
-    WebLoad("cores", Size(40, 20, 10, 0.0, 0.0), 32, 0.0, False),
+    WebLoad("cores", Size(40, 20, 10, 0.0, 0.0), 32, 0.0, False, cores=True),
 )
 
 
@@ -124,8 +127,20 @@ def web_of(load: WebLoad, agents: int, folder: Path) -> tuple[Size, FakeWebProce
     ))  # fmt: skip
 
 
-def crawl_up(load: WebLoad, agents: int, folder: Path) -> Run:
-    """Crawl the web of *load* by `scrapy cluster up`, with a Redis of its own."""
+@contextmanager
+def held_on(core: set[int] | None) -> Iterator[None]:
+    """Processes that are started meanwhile stay on *core*; None: where they like."""
+    before = os.sched_getaffinity(0)
+    if core is not None:
+        os.sched_setaffinity(0, core)
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def crawl_up(load: WebLoad, agents: int, folder: Path, core: set[int] | None) -> Run:
+    """Crawl the web of *load* by `scrapy cluster up`, with a Redis of its own, on *core*."""
     size, web = web_of(load, agents, folder)
     samples: Samples = {}
     with web:
@@ -137,10 +152,11 @@ def crawl_up(load: WebLoad, agents: int, folder: Path) -> Run:
         project = Project(folder / "project", **given)
         path = os.pathsep.join([str(Path(binary()).parent), os.environ["PATH"]])
         with (folder / "said").open("w+b") as out:
-            up = Fork(
-                script_of("cluster"), ["up", str(agents), "bulk"], project.folder,
-                environment() | {"PATH": path}, out, out,
-            )  # fmt: skip
+            with held_on(core):
+                up = Fork(
+                    script_of("cluster"), ["up", str(agents), "bulk"], project.folder,
+                    environment() | {"PATH": path}, out, out,
+                )  # fmt: skip
             while up.poll() is None:
                 for process, cpu, _ in tree(up.pid):
                     samples.setdefault(str(process), []).append((time.time(), cpu))
@@ -198,8 +214,12 @@ def scaling(report: Report, loads: Sequence[WebLoad], up: bool) -> None:
     for load in loads:
         one = least = 0.0
         for agents in (1, 2):
-            with tempfile.TemporaryDirectory() as folder:
-                run = (crawl_up if up else crawl)(load, agents, Path(folder))
+            alone = apart() if load.cores else nullcontext()
+            with tempfile.TemporaryDirectory() as folder, alone as core:
+                if up:
+                    run = crawl_up(load, agents, Path(folder), core)
+                else:
+                    run = crawl(load, agents, Path(folder))
             pages, rate = len(pages_of(run.arrivals)), run.rate()
             used = sum(run.cores()) / rate
             one, least = one or rate, least or used

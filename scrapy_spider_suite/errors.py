@@ -107,11 +107,11 @@ class FencedError(ClusterError):
 
 
 class BlobError(ClusterError):
-    """A blob of the shared queue is damaged or cannot be had; *missing*: it is gone."""
+    """A blob of the shared queue cannot be had; *missing*: it is gone; *damaged*: it is wrong."""
 
-    def __init__(self, message: str, *, missing: bool = False) -> None:
+    def __init__(self, message: str, *, missing: bool = False, damaged: bool = False) -> None:
         super().__init__(message)
-        self.missing = missing
+        self.missing, self.damaged = missing, damaged
 
 
 class AgentCallError(ClusterError):

@@ -54,7 +54,7 @@ from scrapy_spider_suite.store.rocks_store import DamageGuard
 from scrapy_spider_suite.urls.url_lists import check_sources
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.cluster.agent import Agent, Partners
+    from scrapy_spider_suite.cluster.agent import ClusterAgent, Partners
     from scrapy_spider_suite.cluster.ledger.shared_limits import SharedLimits
 
 logger = logging.getLogger(__name__)
@@ -135,7 +135,7 @@ class FrontierScheduler(BaseScheduler):
         self._closed = True  # until it is open
         self._stopped = False
         self._pauses: set[str] = set()
-        self._agent: Agent | None = None
+        self._agent: ClusterAgent | None = None
         self._limits: SharedLimits | None = None
 
     @classmethod
@@ -224,7 +224,8 @@ class FrontierScheduler(BaseScheduler):
 
     def _begin(self) -> Any:
         self._maintenance.start()
-        self._seeding.open(self.crawl.settings.seeds)
+        seeds = self.crawl.settings.seeds
+        self._seeding.open(() if self.crawl.seeds.elsewhere else seeds)
         return self._duplicates.open()
 
     async def _begin_among(self, others: Partners) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 from scrapy.utils.defer import deferred_from_coro
 
-from scrapy_spider_suite.cluster.assignment import load_assignment
+from scrapy_spider_suite.cluster.assignment import Assignment, load_assignment
 from scrapy_spider_suite.cluster.lan import make_lan_mode
 from scrapy_spider_suite.cluster.ledger.shared_limits import SharedLimits
 from scrapy_spider_suite.cluster.mailbox import ClusterMode, Mailbox, Outbox, OwnerRouter
@@ -46,19 +46,27 @@ _CACHE = 4  # the share of `seen_cache` that remembers URLs sent to others
 _DONE = ("finished", "waiting")  # finish reasons with which all agents end
 
 
-def make_agent(crawl: Crawl) -> Agent | None:
+def make_agent(crawl: Crawl) -> ClusterAgent | None:
     """Return the agent of *crawl*; None if it crawls alone. Raises `SettingsError`."""
     if not crawl.settings.cluster or not is_crawl(crawl.crawler):
         return None
     if crawl.job is None:
         raise SettingsError.of("SUITE_CLUSTER", crawl.settings.cluster, "JOBDIR to be set with it")
+    if crawl.settings.cluster == "shared-queue":
+        require_redis("SUITE_CLUSTER = 'shared-queue'")
+        from scrapy_spider_suite.cluster.shared_queue import Fetcher  # it loads redis-py
+
+        return Fetcher(crawl, crawl.job)
     return Agent(crawl, crawl.job)
 
 
-class Agent:
-    """One agent, which all its parts see; made before the frontier, which asks its `routing`."""
+class ClusterAgent:
+    """One process of a crawl of several; made before the frontier, which asks its `routing`."""
 
-    def __init__(self, crawl: Crawl, job: Job) -> None:
+    routing: OwnerRouter
+    phasing: AgentPhase | None = None
+
+    def __init__(self, crawl: Crawl, job: Job, assignment: Assignment) -> None:
         settings, spider = crawl.settings, crawl.crawler.spider
         self.crawl, self.job = crawl, job
         self.name = settings.agent_name or socket.gethostname()
@@ -66,20 +74,169 @@ class Agent:
         self.incarnation = secrets.randbits(64)  # of this process
         self.kv = crawl.store.kv("agent")
         self.only_waiting = False  # all hosts left wait for longer than SUITE_MAX_WAIT
-        self.services: list[Callable[[Agent], Any]] = []  # make what serves others: `run`, `stats`
-        assignment = load_assignment(settings.assignment)
+        self.services: list[Callable[[ClusterAgent], Any]] = []  # see `PeersMode`
         self.ownership = Ownership(assignment, self.name)
+        self._mode: ClusterMode | None = None
+        self._scheduler: Engine | None = None
+        self._fetched: list[tuple[float, int]] = []  # of the last seconds: time, pages until then
+
+    async def open(self, scheduler: Engine) -> None:
+        """Join the crawl. Raises `ClusterError`, `SettingsError`, `OSError`."""
+        raise NotImplementedError
+
+    async def close(self, reason: str = "") -> None:
+        """Stop for *reason*; the other agents wait for this one unless the crawl is over."""
+        raise NotImplementedError
+
+    def changed(self) -> None:
+        """Ownership or holders changed."""
+
+    def set_receiving(self, on: bool) -> None:
+        """Whether URLs of other agents are stored."""
+
+    def over(self, reason: str) -> None:
+        """Stop: the crawl is over (""), or the agent ends for *reason*."""
+        if self._scheduler is not None and (reason or self.only_waiting):
+            self._scheduler.stop(reason or "waiting")
+        self.crawl.wake()
+
+    @property
+    def ended(self) -> bool:
+        return self._mode is not None and self._mode.ended
+
+    def drain(self) -> None:
+        if self._mode is not None:
+            self._mode.drain()
+
+    async def write_durably(self) -> None:
+        """Make the store durable; waits while that fails."""
+        await make_durable(self.crawl)
+        while self.crawl.store.backlog:
+            await asyncio.sleep(_DISK)
+            await make_durable(self.crawl)
+
+    def is_elsewhere(self, host: str, url: str) -> bool:
+        """Whether another agent fetches *url* of *host*."""
+        raise NotImplementedError
+
+    def refuse_fetch(self, host: str, url: str, fetch: Fetch | None, delay: float) -> None:
+        """Raise `HostExcluded` if a request for *url*, and *delay* seconds after it, may not run
+        here now.
+        """
+        until = time.time() + _SOON
+        if self._mode is None or not self._mode.may_fetch(delay):
+            raise HostExcluded("the lease of this agent has run out", until)
+        if fetch is not None:
+            elsewhere = self.crawl.frontier.leases.foreign.holds_back(fetch.entry)
+        else:
+            alone = self.crawl.settings.rate_ledger is None
+            elsewhere = alone and self.is_elsewhere(host, url)
+        if elsewhere:
+            raise HostExcluded(
+                "another agent has the host; with SUITE_RATE_LEDGER both may send requests there",
+                until,
+            )
+
+    def may_fetch(self) -> bool:
+        """Whether a fetch may start: its host cannot get another holder before its end."""
+        return self._mode is not None and self._mode.may_fetch() and self.outbox_has_room()
+
+    @property
+    def rows_max(self) -> int:
+        """Rows for others at which the crawl pauses."""
+        return OUTBOX_ROWS
+
+    def outbox_has_room(self) -> bool:
+        """False: the outbox is full, and the crawl pauses until a tenth of it is free."""
+        scheduler, outbox = self._scheduler, self.routing.outbox
+        if scheduler is None or len(outbox) < self.rows_max:
+            return True
+        if OUTBOX_FULL not in scheduler.pauses:
+            most = sorted(outbox.receivers.items(), key=lambda each: -each[1])[:3]
+            logger.warning(
+                "the outbox is full: %s for other agents (%s): the crawl pauses until some are "
+                "taken; nothing is lost", counted(len(outbox), "row waits", "rows wait"),
+                ", ".join(f"{name} {rows:,}" for name, rows in most),
+            )  # fmt: skip
+            self.crawl.crawler.stats.inc_value("suite/outbox/pauses")
+            scheduler.pause(OUTBOX_FULL)
+            self._check_outbox(scheduler)
+        return False
+
+    def _check_outbox(self, scheduler: Engine) -> None:
+        rows = len(self.routing.outbox)
+        if scheduler.closing:
+            return
+        if rows > self.rows_max * 9 // 10:
+            asyncio.get_running_loop().call_later(_OUTBOX_CHECK, self._check_outbox, scheduler)
+        else:
+            waiting = counted(rows, "row waits", "rows wait")
+            logger.info("%s for other agents: the crawl goes on", waiting)
+            scheduler.unpause(OUTBOX_FULL)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing is left of the job, and nothing may come."""
+        return not (self._has_rows or stays_open(self.crawl))
+
+    @property
+    def _has_rows(self) -> bool:
+        raise NotImplementedError
+
+    @property
+    def at_rest(self) -> bool:
+        """Whether this agent has nothing to do."""
+        raise NotImplementedError
+
+    def heartbeat(self) -> Heartbeat:
+        raise NotImplementedError
+
+    def _facts(self) -> dict[str, str | int | float | None]:
+        crawl, scheduler, mode = self.crawl, self._scheduler, self._mode
+        frontier, phases = crawl.frontier, crawl.policy_file.policy.phases
+        recent = self._fetched
+        recent.append((crawl.now(), frontier.statistics().fetched))
+        while len(recent) > 2 and recent[-1][0] - recent[1][0] >= _RATE_SECONDS:
+            recent.pop(0)
+        (then, before), (now, fetched) = recent[0], recent[-1]
+        rate = round((fetched - before) / (now - then), 2) if now > then else 0.0
+        return {
+            "machine": socket.gethostname(), "pid": os.getpid(), "job": str(self.job.path),
+            "hosts": len(frontier.workbench.hosts), "pending": frontier.pending,
+            "pages": frontier.counters.pages, "failed": frontier.counters.failures, "rate": rate,
+            "lag": len(self.routing.outbox),
+            "phase": None if phases is None else phases.active(time.time()) + 1,
+            "paused": scheduler is not None and scheduler.paused,
+            "pauses": "" if scheduler is None else ", ".join(sorted(scheduler.pauses)),
+            "skew": None if mode is None else mode.stats.get("cluster/skew"),
+        }  # fmt: skip
+
+    def publish(self) -> None:
+        for name, value in self.stats.items():
+            self.crawl.crawler.stats.set_value(f"suite/{name}", value)
+
+    @property
+    def stats(self) -> dict[str, int | float]:
+        """By their names without ``suite/``."""
+        return {} if self._mode is None else self._mode.stats
+
+
+class Agent(ClusterAgent):
+    """An agent that exchanges URLs with the others, which all its parts see."""
+
+    def __init__(self, crawl: Crawl, job: Job) -> None:
+        settings = crawl.settings
+        assignment = load_assignment(settings.assignment)
+        super().__init__(crawl, job, assignment)
+        self.outbox = Outbox(crawl.store.kv("outbox"))
         self.routing = OwnerRouter(
-            Outbox(crawl.store.kv("outbox")), self.ownership.owner, self.name,
+            self.outbox, self.ownership.owner, self.name,
             by_host=assignment.by_host, cache=settings.seen_cache // _CACHE,
-            shared_seeds=settings.shared_seeds,
+            shared_seeds=settings.shared_seeds, by_slot=self.ownership.by_slot,
         )  # fmt: skip
         # With a part of every host, agents take turns.
         self.phasing = None if assignment.by_host else AgentPhase(crawl, self.ownership)
-        self._mode: ClusterMode | None = None
         self._mailbox: Mailbox | None = None
-        self._scheduler: Engine | None = None
-        self._fetched: list[tuple[float, int]] = []  # of the last seconds: time, pages until then
         self._readmitting: asyncio.TimerHandle | None = None
 
     async def open(self, scheduler: Engine) -> None:
@@ -108,13 +265,6 @@ class Agent:
 
     def send_notice(self, to: str, message: Sequence[Any]) -> bool:
         return self._mailbox is not None and self._mailbox.send_notice(to, message)
-
-    async def write_durably(self) -> None:
-        """Make the store durable; waits while that fails."""
-        await make_durable(self.crawl)
-        while self.crawl.store.backlog:
-            await asyncio.sleep(_DISK)
-            await make_durable(self.crawl)
 
     async def close(self, reason: str = "") -> None:
         """Stop for *reason*; the other agents wait for this one unless the crawl is over."""
@@ -146,77 +296,9 @@ class Agent:
         self.crawl.frontier.leases.foreign.step()
         self._plan_readmission()
 
-    def over(self, reason: str) -> None:
-        """Stop: the crawl is over (""), or the agent ends for *reason*."""
-        if self._scheduler is not None and (reason or self.only_waiting):
-            self._scheduler.stop(reason or "waiting")
-        self.crawl.wake()
-
     def set_receiving(self, on: bool) -> None:
         if self._mailbox is not None:
             self._mailbox.set_receiving(on)
-
-    @property
-    def ended(self) -> bool:
-        return self._mode is not None and self._mode.ended
-
-    def may_fetch(self) -> bool:
-        """Whether a fetch may start: its host cannot get another holder before its end."""
-        return self._mode is not None and self._mode.may_fetch() and self.outbox_has_room()
-
-    def outbox_has_room(self) -> bool:
-        """False: the outbox is full, and the crawl pauses until a tenth of it is free."""
-        scheduler, outbox = self._scheduler, self.routing.outbox
-        if scheduler is None or len(outbox) < OUTBOX_ROWS:
-            return True
-        if OUTBOX_FULL not in scheduler.pauses:
-            most = sorted(outbox.receivers.items(), key=lambda each: -each[1])[:3]
-            logger.warning(
-                "the outbox is full: %s for other agents (%s): the crawl pauses until some are "
-                "taken; nothing is lost", counted(len(outbox), "row waits", "rows wait"),
-                ", ".join(f"{name} {rows:,}" for name, rows in most),
-            )  # fmt: skip
-            self.crawl.crawler.stats.inc_value("suite/outbox/pauses")
-            scheduler.pause(OUTBOX_FULL)
-            self._check_outbox(scheduler)
-        return False
-
-    def _check_outbox(self, scheduler: Engine) -> None:
-        rows = len(self.routing.outbox)
-        if scheduler.closing:
-            return
-        if rows > OUTBOX_ROWS * 9 // 10:
-            asyncio.get_running_loop().call_later(_OUTBOX_CHECK, self._check_outbox, scheduler)
-        else:
-            waiting = counted(rows, "row waits", "rows wait")
-            logger.info("%s for other agents: the crawl goes on", waiting)
-            scheduler.unpause(OUTBOX_FULL)
-
-    def refuse_fetch(self, host: str, url: str, fetch: Fetch | None, delay: float) -> None:
-        """Raise `HostExcluded` if a request for *url*, and *delay* seconds after it, may not run
-        here now.
-        """
-        until = time.time() + _SOON
-        if self._mode is None or not self._mode.may_fetch(delay):
-            raise HostExcluded("the lease of this agent has run out", until)
-        if fetch is not None:
-            elsewhere = self.crawl.frontier.leases.foreign.holds_back(fetch.entry)
-        else:
-            alone = self.crawl.settings.rate_ledger is None
-            elsewhere = alone and self.ownership.is_held_elsewhere(host, url)
-        if elsewhere:
-            raise HostExcluded(
-                "another agent has the host; with SUITE_RATE_LEDGER both may send requests there",
-                until,
-            )
-
-    def drain(self) -> None:
-        if self._mode is not None:
-            self._mode.drain()
-
-    @property
-    def finished(self) -> bool:
-        return not (self._has_rows or stays_open(self.crawl))
 
     @property
     def _has_rows(self) -> bool:
@@ -232,7 +314,7 @@ class Agent:
         return done and mailbox.idle and self.ownership.settled
 
     def heartbeat(self) -> Heartbeat:
-        outbox, counters = self.routing.outbox, self.crawl.frontier.counters
+        outbox, counters = self.outbox, self.crawl.frontier.counters
         stored = 0 if self._mailbox is None else self._mailbox.stored
         idle = self.at_rest and not stays_open(self.crawl)
         return Heartbeat(
@@ -242,39 +324,22 @@ class Agent:
             facts=self._facts(),
         )  # fmt: skip
 
-    def _facts(self) -> dict[str, str | int | float | None]:
-        crawl, scheduler, mode = self.crawl, self._scheduler, self._mode
-        frontier, phases = crawl.frontier, crawl.policy_file.policy.phases
-        recent = self._fetched
-        recent.append((crawl.now(), frontier.statistics().fetched))
-        while len(recent) > 2 and recent[-1][0] - recent[1][0] >= _RATE_SECONDS:
-            recent.pop(0)
-        (then, before), (now, fetched) = recent[0], recent[-1]
-        rate = round((fetched - before) / (now - then), 2) if now > then else 0.0
-        return {
-            "machine": socket.gethostname(), "pid": os.getpid(), "job": str(self.job.path),
-            "hosts": len(frontier.workbench.hosts), "pending": frontier.pending,
-            "pages": frontier.counters.pages, "failed": frontier.counters.failures, "rate": rate,
-            "lag": len(self.routing.outbox),
-            "phase": None if phases is None else phases.active(time.time()) + 1,
-            "paused": scheduler is not None and scheduler.paused,
-            "pauses": "" if scheduler is None else ", ".join(sorted(scheduler.pauses)),
-            "skew": None if mode is None else mode.stats.get("cluster/skew"),
-        }  # fmt: skip
+    def is_elsewhere(self, host: str, url: str) -> bool:
+        return self.ownership.is_held_elsewhere(host, url)
 
-    def publish(self) -> None:
-        found = {
+    @property
+    def stats(self) -> dict[str, int | float]:
+        found: dict[str, int | float] = {
             "messages/waiting": len(self.routing.outbox), "messages/spared": self.routing.spared,
             "cluster/foreign_seeds": self.routing.foreign_seeds,
             "cluster/units": int(self.ownership.mine.sum()),
         }  # fmt: skip
         if self._mailbox is not None:
             found |= {f"messages/{name}": n for name, n in self._mailbox.counters.items()}
-        for name, value in (found | ({} if self._mode is None else self._mode.stats)).items():
-            self.crawl.crawler.stats.set_value(f"suite/{name}", value)
+        return found | super().stats
 
 
-Partners: TypeAlias = "list[SharedLimits | Agent]"
+Partners: TypeAlias = "list[SharedLimits | ClusterAgent]"
 _PATIENCE = 1.0  # seconds to wait for cancelled tasks and other crawls of the process
 
 

@@ -14,9 +14,10 @@ import secrets
 import struct
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from itertools import islice
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, Protocol
 
 import msgpack  # type: ignore[import-untyped]
 import msgspec
@@ -27,8 +28,9 @@ from scrapy_spider_suite.cluster.messages import (
     MessagePacker,
     MessageTransport,
 )
+from scrapy_spider_suite.crawl.queue.admission import PageLinks
 from scrapy_spider_suite.errors import JobDamagedError, MessageError, MessageTooLargeError
-from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
 from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task, wait_at_most
 from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
 from scrapy_spider_suite.store.interface import KV
@@ -111,6 +113,15 @@ class Outbox:
             del self._waiting[to]
 
 
+class RowBox(Protocol):
+    """Where a router puts rows for others: an `Outbox`, or what else takes them."""
+
+    def __len__(self) -> int: ...
+    @property
+    def receivers(self) -> dict[str, int]: ...
+    def put(self, to: str, row: bytes) -> None: ...
+
+
 def _prefix(to: str) -> bytes:
     return _ROW + to.encode() + b"\0"
 
@@ -151,33 +162,36 @@ OwnerOf = Callable[[str, str], str]  # returns the owner of a URL: host, URL
 class OwnerRouter:
     """Puts URLs of all agents but *own* into *outbox*.
 
-    *by_host*: *owner* depends on the host alone. *cache*: bytes of recently sent URLs.
-    *shared_seeds*: each agent gets all seeds, and drops seeds of others.
+    *by_host*: *owner* depends on the host alone. *by_slot*: it stands there, by the slot of the
+    host. *cache*: bytes of recently sent URLs. *shared_seeds*: each agent gets all seeds, and drops
+    seeds of others.
     """
 
     def __init__(
-        self, outbox: Outbox, owner: OwnerOf, own: str, *, by_host: bool = True, cache: int = 0,
-        shared_seeds: bool = True,
+        self, outbox: RowBox, owner: OwnerOf, own: str, *, by_host: bool = True, cache: int = 0,
+        shared_seeds: bool = True, by_slot: Sequence[str] | None = None,
     ) -> None:  # fmt: skip
         self.outbox, self.own = outbox, own
         self.spared = 0  # URLs not sent again
         self.foreign_seeds = 0  # dropped
         self._owner = owner
-        self._by_host = by_host
+        self._by_host, self._by_slot = by_host, by_slot
         self._shared_seeds = shared_seeds
         self._sent = FingerprintCache(cache)
 
-    def reroute(self, owner: OwnerOf) -> None:
-        self._owner = owner
+    def reroute(self, owner: OwnerOf, by_slot: Sequence[str] | None = None) -> None:
+        self._owner, self._by_slot = owner, by_slot
         self._sent.clear()
 
     def own_links(self, way: LinkOrigin, keys: list[bytes], *, anyway: bool = False) -> list[bytes]:
         """Return the *keys* that stay here; *anyway* sends known ones again."""
         own: list[bytes] = []
         others: dict[str, list[bytes]] = {}
-        prefix, owner = b"\0\0\0", ""  # no host has such a key, whatever its slot
+        names, prefix, owner = self._by_slot, b"\0\0\0", ""  # no host has such a key
         for key in keys:
-            if not (self._by_host and key.startswith(prefix)):  # most lead to one host
+            if names is not None:
+                owner = names[key[0] << 8 | key[1]]
+            elif not (self._by_host and key.startswith(prefix)):  # most lead to one host
                 host = host_of_state_key(key)
                 prefix, owner = host_key(host), self._owner(host, url_of(key))
             if owner == self.own:
@@ -235,34 +249,45 @@ def _rows_of(keys: list[bytes]) -> Iterator[list[bytes]]:
         yield row
 
 
-def unpack_rows(rows: Iterable[bytes]) -> Iterator[Entry]:
-    """Yield the entries in *rows* of another agent's outbox. Raises `MessageError`.
+def unpack_row_of_agent(row: bytes) -> Entry | PageLinks:
+    """The entry, or the links of a page, in a row of another agent's outbox.
 
-    Identities of links are computed anew.
+    Raises `MessageError`.
     """
+    try:
+        kind, *rest = msgpack.unpackb(row)
+        if kind == _LINKS:
+            return _links(rest)
+        if kind != _ENTRY:
+            raise ValueError(f"no kind of row has the number {kind!r}")
+        entry = unpack_foreign_row(*rest)
+        if not entry.url.startswith(_WEB):
+            raise ValueError(f"{entry.url[:200]!r} is no URL of the web")
+        return entry
+    except (ValueError, TypeError, msgpack.UnpackException, JobDamagedError) as error:
+        raise MessageError(f"a row of another agent cannot be read ({error})") from error
+
+
+def unpack_rows(rows: Iterable[bytes]) -> Iterator[Entry]:
+    """Yield the entries in *rows* of another agent's outbox. Raises `MessageError`."""
     for row in rows:
-        try:
-            kind, *rest = msgpack.unpackb(row)
-            if kind == _LINKS:
-                yield from _links(rest)
-            elif kind == _ENTRY:
-                entry = unpack_foreign_row(*rest)
-                if not entry.url.startswith(_WEB):
-                    raise ValueError(f"{entry.url[:200]!r} is no URL of the web")
-                yield entry
-            else:
-                raise ValueError(f"no kind of row has the number {kind!r}")
-        except (ValueError, TypeError, msgpack.UnpackException, JobDamagedError) as error:
-            raise MessageError(f"a row of another agent cannot be read ({error})") from error
+        found = unpack_row_of_agent(row)
+        if isinstance(found, Entry):
+            yield found
+        else:
+            origin, keys = found
+            yield from (entry_of(key, origin) for key in keys)
 
 
-def _links(rest: list[Any]) -> Iterator[Entry]:
-    way = LinkOrigin(*msgspec.convert(rest[:5], _Origin))
+def _links(rest: list[Any]) -> PageLinks:
+    """Their keys are made anew."""
+    keys = []
     for key in msgspec.convert(rest[5:], list[bytes]):
         host, url = host_of_state_key(key), url_of(key)
         if not url.startswith(_WEB) or host_of(url) != host:
             raise ValueError(f"{url[:200]!r} is no link to {host[:200]!r}")
-        yield entry_of(key, way)
+        keys.append(state_key(host, url))
+    return LinkOrigin(*msgspec.convert(rest[:5], _Origin)), keys
 
 
 # What the values of SUITE_CLUSTER have in common
@@ -369,7 +394,8 @@ class ReceivedRows:
 
 
 BEAT: Final = 0.5  # seconds in which rows for a message gather
-_PORTION: Final = 100  # rows, or URLs, between two turns of the loop: some milliseconds
+_PORTION: Final = 100  # rows between two turns of the loop: some milliseconds
+_ROWS: Final = 20  # received rows, of some URLs each, that are stored together
 _MESSAGES_AT_ONCE: Final = 8  # messages made durable at once
 _SPARE: Final = 32  # room for notices to one receiver, beside rows
 _UNPACKED: Final = 8  # bytes of rows read for each byte of a message: they are packed to a fifth
@@ -383,7 +409,7 @@ class Mailbox:
         self.too_large = 0  # rows that fit into no message; their URLs are not fetched
         self.transport = mode.transport
         self._agent, self._mode = agent, mode
-        self._ownership, self._outbox = agent.ownership, agent.routing.outbox
+        self._ownership, self._outbox = agent.ownership, agent.outbox
         self._packer = MessagePacker(agent.name, agent.incarnation, mode.transport.bounds)
         self._received_rows = ReceivedRows(agent.crawl.store.kv("received"))
         self._spare = _SPARE if mode.listens else 0
@@ -391,6 +417,7 @@ class Mailbox:
         self._messages: deque[Message] = deque()
         self._stored: list[Acknowledgement] = []
         self._next: dict[str, int] = {}
+        self._full = set[str]()  # agents for which more waits than may be under way
         self._arrived, self._due, self._open = asyncio.Event(), asyncio.Event(), asyncio.Event()
         self._open.set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -431,7 +458,7 @@ class Mailbox:
             self._open.clear()
 
     def readdress_outbox(self) -> None:
-        self._agent.routing.reroute(self._ownership.owner)
+        self._agent.routing.reroute(self._ownership.owner, self._ownership.by_slot)
         self._due.set()
 
     def _arrive(self, message: Message) -> None:
@@ -460,20 +487,33 @@ class Mailbox:
     async def _store_rows(self, message: Message) -> None:
         if self._received_rows.has(message.sender, message.first, message.last):
             return
-        for number, row in enumerate(message.rows, message.first):
-            if self._received_rows.has(message.sender, number, number):
-                continue  # an earlier process died within the message
-            entries = self._entries(row)
-            # An entry and its number go in one batch; several links come before their number.
-            if len(entries) == 1:
-                self._received_rows.put(message.sender, number, number)
-            self._schedule(entries)
-            if len(entries) != 1:
-                self._received_rows.put(message.sender, number, number)
-            if len(entries) > 1 or number % _PORTION == 0:
-                await asyncio.sleep(0)
+        rows = [
+            (number, row) for number, row in enumerate(message.rows, message.first)
+            # An earlier process may have died within the message.
+            if not self._received_rows.has(message.sender, number, number)
+        ]  # fmt: skip
+        for begin in range(0, len(rows), _ROWS):
+            self._store(message.sender, rows[begin : begin + _ROWS])
+            await asyncio.sleep(0)
         self.stored += len(message.rows)
         await asyncio.sleep(0)
+
+    def _store(self, sender: str, rows: list[tuple[int, bytes]]) -> None:
+        pages: list[PageLinks] = []
+        for number, row in rows:
+            found = self._read(row)
+            if isinstance(found, Entry):
+                # An entry and its number go in one batch; links come before their numbers.
+                self._received_rows.put(sender, number, number)
+                self._schedule([found])
+            elif found is not None:
+                pages.append(found)
+        if pages:
+            crawl = self._agent.crawl
+            crawl.frontier.admission.add_links(pages, crawl.now(), came=True)
+        for number, _ in rows:
+            if not self._received_rows.has(sender, number, number):
+                self._received_rows.put(sender, number, number)
 
     def _hear_notice(self, message: Message) -> None:
         self.transport.acknowledge(message.receipt)
@@ -491,13 +531,13 @@ class Mailbox:
         crawl = self._agent.crawl
         crawl.frontier.admission.schedule(entries, crawl.now(), came=True)
 
-    def _entries(self, row: bytes) -> list[Entry]:
+    def _read(self, row: bytes) -> Entry | PageLinks | None:
         try:
-            return list(unpack_rows([row]))
+            return unpack_row_of_agent(row)
         except MessageError as error:
             self.unread += 1
             self._once.say("unread", error)
-            return []
+            return None
 
     async def _acknowledge_stored(self) -> None:
         await self._agent.write_durably()
@@ -508,7 +548,9 @@ class Mailbox:
 
     def _acknowledged(self, to: str, first: int, last: int) -> None:
         self._outbox.drop(to, first, last)
-        self._due.set()
+        if to in self._full or to not in self._outbox.receivers:
+            self._full.discard(to)
+            self._due.set()
 
     async def _send(self) -> None:
         while True:
@@ -523,11 +565,13 @@ class Mailbox:
                     await self._send_to(to)
 
     async def _send_to(self, to: str) -> None:
+        self._full.add(to)  # until it turns out that there is room for all
         while self.transport.room(to) > self._spare:
             # What is sent stands in the database: no number is given twice.
             await self._agent.write_durably()
             rows = self._next_rows(to)
             if not rows or not self._mode.agrees(to):
+                self._full.discard(to)
                 break
             try:
                 message = self._packer.pack(rows, self._ownership.epoch)
@@ -559,7 +603,8 @@ class Mailbox:
         while rows := list(islice(self._outbox.rows(to), _PORTION)):
             for number, row in rows:
                 # In one turn of the loop, so in one batch.
-                self._schedule(self._entries(row))
+                with suppress(MessageError):
+                    self._schedule(list(unpack_rows([row])))
                 self._outbox.drop(to, number, number)
             await asyncio.sleep(0)
         self._agent.crawl.wake()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from enum import StrEnum
 from pathlib import Path
@@ -27,6 +27,7 @@ from scrapy_spider_suite.cluster.assignment import (
     Assignment,
     Member,
     OwnerTable,
+    Ring,
     Units,
     fingerprint,
 )
@@ -429,6 +430,11 @@ class Ownership:
     @property
     def settled(self) -> bool:
         return bool(np.array_equal(self.mine, self.own))
+
+    @property
+    def by_slot(self) -> Sequence[str] | None:
+        """The owner of each slot; None if the slot of a host does not decide."""
+        return self._names if isinstance(self.assignment, Ring) else None
 
     def owner(self, host: str, url: str) -> str:
         return self._names[self.assignment.unit(host, url)]

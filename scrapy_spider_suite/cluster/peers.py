@@ -12,7 +12,7 @@ import time
 from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, cast
 from urllib.parse import urlsplit
 
 from scrapy_spider_suite.cluster.handover.handover import Handover
@@ -49,22 +49,24 @@ from scrapy_spider_suite.signals import settings_changed, settings_changing
 from scrapy_spider_suite.store.rocks_store import DamageGuard
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.cluster.agent import Agent
+    from scrapy_spider_suite.cluster.agent import Agent, ClusterAgent
     from scrapy_spider_suite.cluster.ledger.shared_limits import SharedAddresses, SharedLimits
 
 logger = logging.getLogger(__name__)
 
 WHILE_IDLE: Final = 1.0  # seconds between heartbeats of an idle agent: the end takes two rounds
-PATIENCE: Final = 30.0  # seconds for which a starting agent asks Redis again after `_PASSES`
-_PASSES: Final = ("away", "ending")  # passing refusals: Redis is away; the others are closing
+PATIENCE: Final = 30.0  # seconds for which a starting agent asks Redis again
 _LONG: Final = 1e9  # seconds of an endless lease in the stats
 _FIRST, _MOST = 0.5, 5.0  # seconds until a failed Redis is asked again: at first, and at most
 
 
 class MemberHeartbeat(ClusterMode):
-    """Keeps *agent* a member of *registry*."""
+    """Keeps *agent* a member of *registry*. *passing*: kinds of refusals that may pass."""
 
-    def __init__(self, agent: Agent, registry: AgentRegistry) -> None:
+    passing: ClassVar = frozenset({"away", "ending"})  # Redis is away; the others are closing
+    agent: ClusterAgent
+
+    def __init__(self, agent: ClusterAgent, registry: AgentRegistry) -> None:
         self.away = ""  # why Redis cannot be used
         self.taken = 0  # free units that this agent took
         self.registry, self.agent = registry, agent
@@ -102,7 +104,7 @@ class MemberHeartbeat(ClusterMode):
             except (RegistryError, JoinRefusedError) as error:
                 away = isinstance(error, RegistryError)
                 why = f"SUITE_REDIS_URL: {error}" if away else str(error)
-                if error.kind not in _PASSES or time.monotonic() + wait > until:
+                if error.kind not in self.passing or time.monotonic() + wait > until:
                     raise type(error)(why, error.kind) from error
                 if wait == _FIRST:
                     logger.warning("%s; it is asked again for %g s", why, PATIENCE)
@@ -290,43 +292,30 @@ class MemberHeartbeat(ClusterMode):
             self.away = ""
 
 
-_AGAIN = 1.0  # seconds until hand-overs resume after the process was fenced
+class RedisMode(MemberHeartbeat):
+    """A member with pulses, shared addresses and the services of its *agent*.
 
+    Raises `ValueError`: invalid crawl name or URL.
+    """
 
-class PeersMode(MemberHeartbeat):
-    """Mode ``peers`` of *agent*. Raises `ValueError`: invalid crawl name or URL."""
-
-    def __init__(self, agent: Agent) -> None:
+    def __init__(self, agent: ClusterAgent) -> None:
         settings, name = agent.crawl.settings, agent.crawl_name
         refuse_short_lease(settings, agent.crawl.policy_file.policy.overrides.longest_delay)
-        self._url = "" if settings.redis_url is None else settings.redis_url.url
+        self.url = "" if settings.redis_url is None else settings.redis_url.url
         lease = AgentLease(settings.project.longest_fetch)
-        registry = AgentRegistry(self._url, name, lease, incarnation=agent.incarnation)
+        registry = AgentRegistry(self.url, name, lease, incarnation=agent.incarnation)
         super().__init__(agent, registry)
-        self.transport = RedisStreams(self._url, name, agent.name, agent.incarnation)
-        self._services = [PulseSender(agent, self._url), *(make(agent) for make in agent.services)]
-        self._file_transport: FileTransport | None = None
-        self._handover: Handover | None = None
-        self._id = ""
+        self._services = [PulseSender(agent, self.url), *(make(agent) for make in agent.services)]
         self._lapses = 0
         self._tasks: list[asyncio.Task[None]] = []
-        signals = agent.crawl.crawler.signals
-        signals.connect(self._check_settings, settings_changing)
-        signals.connect(self._settings_changed, settings_changed)
+        agent.crawl.crawler.signals.connect(self._check_settings, settings_changing)
 
     def _check_settings(self, old: SuiteSettings, new: SuiteSettings) -> None:
         refuse_short_lease(new, new.longest_delay)
 
-    def _settings_changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
-        if self._file_transport is not None:
-            self._file_transport.rate = new.handover_rate
-
     def start(self) -> None:
         super().start()
-        self._tasks = [
-            logged_task(self._hand_over(), "hand-overs"),
-            *(logged_task(service.run(), "services") for service in self._services),
-        ]  # fmt: skip
+        self._tasks += (logged_task(service.run(), "services") for service in self._services)
         if (addresses := self._addresses) is not None:
             self._tasks.append(logged_task(addresses.run(self.registry), "addresses"))
 
@@ -337,6 +326,52 @@ class PeersMode(MemberHeartbeat):
 
     def quiet_in(self) -> float:
         return 0.0 if self._addresses is None else self._addresses.quiet_in()
+
+    async def close(self, *, over: bool = False) -> None:
+        await cancel_tasks(*self._tasks)
+        await super().close(over=over)
+
+    def joined(self, joined: RegistryAnswer) -> None:
+        lapsed, self._lapses = self.registry.lapses != self._lapses, self.registry.lapses
+        if lapsed and not joined.kept and (addresses := self._addresses) is not None:
+            addresses.forget()
+        logger.info(
+            "this is agent %s, number %d, of the crawl %s%s", self.agent.name, joined.number,
+            self.agent.crawl_name, ": it is back, and has what it had" if joined.kept else "",
+        )  # fmt: skip
+
+    @property
+    def stats(self) -> dict[str, int | float]:
+        found = super().stats
+        for service in self._services:
+            found |= service.stats
+        return found
+
+
+_AGAIN = 1.0  # seconds until hand-overs resume after the process was fenced
+
+
+class PeersMode(RedisMode):
+    """Mode ``peers`` of *agent*. Raises `ValueError`: invalid crawl name or URL."""
+
+    agent: Agent
+
+    def __init__(self, agent: Agent) -> None:
+        super().__init__(agent)
+        name = agent.crawl_name
+        self.transport = RedisStreams(self.url, name, agent.name, agent.incarnation)
+        self._file_transport: FileTransport | None = None
+        self._handover: Handover | None = None
+        self._id = ""
+        agent.crawl.crawler.signals.connect(self._settings_changed, settings_changed)
+
+    def _settings_changed(self, old: SuiteSettings, new: SuiteSettings) -> None:
+        if self._file_transport is not None:
+            self._file_transport.rate = new.handover_rate
+
+    def start(self) -> None:
+        super().start()
+        self._tasks.append(logged_task(self._hand_over(), "hand-overs"))
 
     async def close(self, *, over: bool = False) -> None:
         await cancel_tasks(*self._tasks)
@@ -393,22 +428,16 @@ class PeersMode(MemberHeartbeat):
         given = settings.cluster_key
         key = await self.registry.secret() if given is None else given.text
         host, port = endpoint(settings.agent_address) if settings.agent_address else ("", 0)
-        host = host or await asyncio.to_thread(own_address, self._url)
+        host = host or await asyncio.to_thread(own_address, self.url)
         return TcpTransport(host, port, key.encode(), folder, rate)
 
     def joined(self, joined: RegistryAnswer) -> None:
         self._id = joined.id
-        lapsed, self._lapses = self.registry.lapses != self._lapses, self.registry.lapses
-        if lapsed and not joined.kept and (addresses := self._addresses) is not None:
-            addresses.forget()
         agent = self.agent
         agent.kv.put(b"crawl", joined.id.encode())
         agent.kv.put(b"number", str(joined.number).encode())
         write_changes(agent.crawl)
-        logger.info(
-            "this is agent %s, number %d, of the crawl %s%s", agent.name, joined.number,
-            agent.crawl_name, ": it is back, and has what it had" if joined.kept else "",
-        )  # fmt: skip
+        super().joined(joined)
 
     def units_changed(self) -> None:
         if self._handover is not None:
@@ -427,8 +456,6 @@ class PeersMode(MemberHeartbeat):
         if self._file_transport is not None:
             counters = asdict(self._file_transport.counters)
             found |= {f"handover_transport/{n}": v for n, v in counters.items()}
-        for service in self._services:
-            found |= service.stats
         return found
 
 

@@ -39,7 +39,7 @@ from scrapy_spider_suite.errors import RegistryError
 from scrapy_spider_suite.runtime.tasks import WarnOnce
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.cluster.agent import Agent
+    from scrapy_spider_suite.cluster.agent import ClusterAgent
 
 logger = logging.getLogger(__name__)
 
@@ -432,7 +432,7 @@ class PulseRollUp:
 class PulseSender:
     """Sends the pulses of *agent*, and rolls up if no other agent does."""
 
-    def __init__(self, agent: Agent, url: str) -> None:
+    def __init__(self, agent: ClusterAgent, url: str) -> None:
         self._agent = agent
         self._series = _Series(url, agent.crawl_name)
         self._token = f"{agent.incarnation:016x}"

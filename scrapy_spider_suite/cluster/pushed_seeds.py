@@ -32,7 +32,7 @@ from scrapy_spider_suite.urls.url_lists import BadLine, Seed, SeedLines
 if TYPE_CHECKING:
     from scrapy.crawler import Crawler
 
-    from scrapy_spider_suite.cluster.agent import Agent
+    from scrapy_spider_suite.cluster.agent import ClusterAgent
     from scrapy_spider_suite.crawl.context import Crawl
 
 logger = logging.getLogger(__name__)
@@ -199,7 +199,7 @@ class PushedSeeds:
         engine, pending = crawl.crawler.engine, crawl.frontier.pending
         if engine is None or engine.paused:
             return False
-        if crawl.agent is not None and not cast("Agent", crawl.agent).ownership.own.any():
+        if crawl.agent is not None and not cast("ClusterAgent", crawl.agent).ownership.own.any():
             return False  # it leaves, and would have to wait until others have stored them
         if not crawl.store.durable and pending > _IN_MEMORY:
             return False

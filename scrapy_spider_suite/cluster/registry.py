@@ -59,7 +59,7 @@ class RegistryClient:
             for name in ("join", "renew", "leave", "move", "overview", "order", "meet")
         }
         self._keys = [keys.crawl, keys.members, keys.facts, keys.holders]
-        self._secret = keys.secret
+        self._secret, self._prefix = keys.secret, keys.prefix
 
     async def close(self) -> None:
         await self._server.close()
@@ -70,6 +70,11 @@ class RegistryClient:
         if len(found.encode()) < SHARED_KEY_MIN:
             raise self._damaged(f"{self._secret} has fewer than {SHARED_KEY_MIN} bytes")
         return found
+
+    async def agreed(self, name: str, value: str) -> str:
+        """Return what the processes of the crawl agreed on as *name*: *value* if it is the first.
+        """
+        return await self._server.agreed(f"{self._prefix}{name}", value)
 
     async def _ask(
         self, script: str, given: dict[str, Any], more: bytes = b""

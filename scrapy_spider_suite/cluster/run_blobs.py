@@ -1,7 +1,8 @@
 """Runs in blobs: immutable files in a shared folder, each with many pieces that are read alone.
 
-A piece is a checksum, the slot of its run, and a Zstandard frame (RFC 8878) of the run's rows by
-host. Foreign and damaged pieces are refused.
+A piece is a checksum, a number, and a Zstandard frame (RFC 8878). The piece of a run has the number
+of its slot, and rows by host; that of links for an owner has the number of their partition. Foreign
+and damaged pieces are refused.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import secrets
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from backports import zstd
@@ -24,9 +25,11 @@ _HEAD: Final = struct.Struct(">QH")  # checksum of what follows it, slot
 _PLACE: Final = struct.Struct(">8sQI")
 _LEVEL: Final = 3
 _URLS: Final = 1_000
-_SIZE: Final = 64 << 20  # bytes of the rows of a run, decompressed
+_SIZE: Final = 256 << 20  # bytes of a piece, decompressed
 _OPTIONS: Final[Mapping[int, int]] = {zstd.DecompressionParameter.window_log_max: 23}
-_Rows = Annotated[list[bytes], msgspec.Meta(min_length=1, max_length=_URLS)]
+RunRow: TypeAlias = bytes | tuple[bytes, str]
+"""The row of a URL as `store.rows.pack_row` packs it; of a seed with its note."""
+_Rows = Annotated[list[RunRow], msgspec.Meta(min_length=1, max_length=_URLS)]
 _Hosts = Annotated[list[tuple[str, _Rows]], msgspec.Meta(max_length=_URLS)]
 
 
@@ -46,35 +49,86 @@ class Place(NamedTuple):
         return cls(*_PLACE.unpack(data))
 
 
-RunRows = Sequence[tuple[str, Sequence[bytes]]]
-"""Hosts of one slot, each with the rows of its URLs as `store.rows.pack_row` packs them."""
+RunHosts: TypeAlias = list[tuple[str, list[RunRow]]]
+"""Hosts of one slot, each with the rows of its URLs."""
 
 
-def pack_piece(slot: int, hosts: RunRows) -> bytes:
-    frame = zstd.compress(msgspec.msgpack.encode(hosts), _LEVEL)
-    rest = slot.to_bytes(2, "big") + frame
+class Links(NamedTuple):
+    """What a fetcher found for the owner of a partition: *rows* as `mailbox` packs them for other
+    agents, and *endings* of URLs: fingerprint, number of the event, status, seconds since the epoch.
+    """
+
+    rows: list[bytes]
+    endings: list[tuple[int, int, int, int]]
+
+
+def _seal(number: int, data: bytes) -> bytes:
+    rest = number.to_bytes(2, "big") + zstd.compress(data, _LEVEL)
     return xxh3_64_intdigest(rest).to_bytes(8, "big") + rest
 
 
-def unpack_piece(slot: int, piece: bytes) -> list[tuple[str, list[bytes]]]:
-    """The hosts and rows of a *piece* of *slot*. Raises `BlobError`."""
+def _unseal(piece: bytes) -> tuple[int, bytes]:
     if len(piece) < _HEAD.size:
-        raise BlobError("a piece of a blob is cut short")
-    checksum, found = _HEAD.unpack_from(piece)
+        raise BlobError("a piece of a blob is cut short", damaged=True)
+    checksum, number = _HEAD.unpack_from(piece)
     if xxh3_64_intdigest(piece[8:]) != checksum:
-        raise BlobError("a piece of a blob has another checksum")
-    if found != slot:
-        raise BlobError(f"a run of slot {slot} has the rows of slot {found}")
+        raise BlobError("a piece of a blob has another checksum", damaged=True)
     try:
         decompressor = zstd.ZstdDecompressor(options=_OPTIONS)
-        data = decompressor.decompress(piece[_HEAD.size :], _SIZE)
-        hosts = msgspec.msgpack.decode(data, type=_Hosts)
+        return number, decompressor.decompress(piece[_HEAD.size :], _SIZE)
     except (zstd.ZstdError, ValueError) as error:
-        raise BlobError(f"a piece of a blob cannot be read: {error}") from error
+        raise BlobError(f"a piece of a blob cannot be read: {error}", damaged=True) from error
+
+
+def pack_piece(slot: int, hosts: Sequence[tuple[str, Sequence[RunRow]]]) -> bytes:
+    return _seal(slot, msgspec.msgpack.encode(hosts))
+
+
+def unpack_piece(slot: int, piece: bytes) -> RunHosts:
+    """The hosts and rows of a *piece* of *slot*. Raises `BlobError`."""
+    found, data = _unseal(piece)
+    if found != slot:
+        raise BlobError(f"a run of slot {slot} has the rows of slot {found}", damaged=True)
+    hosts: RunHosts = _decode(data, _Hosts)
     for host, _ in hosts:
         if slot_of(host) != slot:
-            raise BlobError(f"a run of slot {slot} has the host {host[:100]!r}")
+            raise BlobError(f"a run of slot {slot} has the host {host[:100]!r}", damaged=True)
     return hosts
+
+
+def pack_waiting(partition: int, slots: Sequence[tuple[int, RunHosts]]) -> bytes:
+    return _seal(partition, msgspec.msgpack.encode(slots))
+
+
+def unpack_waiting(partition: int, piece: bytes) -> list[tuple[int, RunHosts]]:
+    """Slots and their rows by host. Raises `BlobError`."""
+    return _decoded(partition, piece, list[tuple[int, RunHosts]])
+
+
+def pack_links(partition: int, links: Links) -> bytes:
+    return _seal(partition, msgspec.msgpack.encode(links))
+
+
+def unpack_links(partition: int, piece: bytes) -> Links:
+    """The links of a *piece* for the owner of *partition*. Raises `BlobError`."""
+    return _decoded(partition, piece, Links)
+
+
+T = TypeVar("T")
+
+
+def _decoded(partition: int, piece: bytes, kind: type[T]) -> T:
+    found, data = _unseal(piece)
+    if found != partition:
+        raise BlobError(f"what was for partition {partition} is for partition {found}", damaged=True)
+    return _decode(data, kind)
+
+
+def _decode(data: bytes, kind: type[T]) -> T:
+    try:
+        return msgspec.msgpack.decode(data, type=kind)
+    except ValueError as error:
+        raise BlobError(f"a piece of a blob cannot be read: {error}", damaged=True) from error
 
 
 class BlobFolder:
@@ -87,6 +141,18 @@ class BlobFolder:
 
     def _name(self, blob: bytes) -> str:
         return f"{self._crawl}/{blob[:1].hex()}/{blob.hex()}.blob"
+
+    def mark(self, crawl: str, *, new: bool) -> str:
+        """Which crawl the folder belongs to: *crawl* if it is *new*; "" if nobody has marked it."""
+        name = f"{self._crawl}/crawl"
+        try:
+            if new:
+                self._folder.write(name, crawl.encode())
+            return self._folder.read(name).decode("utf-8", "replace")
+        except FileNotFoundError:
+            return ""
+        except Exception as error:
+            raise BlobError(error_line(f"{self._folder.url} cannot be used", error)) from error
 
     def write(self, pieces: Sequence[bytes]) -> list[Place]:
         """Write a blob of all *pieces*; the place of each."""

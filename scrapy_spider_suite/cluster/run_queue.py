@@ -19,18 +19,20 @@ from scrapy_spider_suite.cluster.redis_server import RedisKeys, RedisServer, loa
 from scrapy_spider_suite.errors import FencedError, RegistryError
 
 ENTRIES_MAX: Final = 16  # of one kind in a call: so no script takes a millisecond
+LITTER_AGE: Final = 60.0  # seconds: a restarted Redis has forgotten less
+INPUTS_MAX: Final = 64  # places of links that wait for the owner of a partition
 QUEUES_MAX: Final = 8
+TAKEN_MAX: Final = 4  # places that an owner takes at a time
 URLS_MAX: Final = 1_000
 _HEAD: Final = struct.Struct(">8sH")
 _TIMEOUT: Final = 3.0
+_SEEDS: Final = "seeds"  # a source: see runs_counts.lua
 _STATES: Final = ("queued", "running", "later", "aside", "done")
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """*id*: 8 bytes; *urls*: how many it has; *place*: bytes that say where they are, or they
-    themselves.
-    """
+    """*id*: 8 bytes; *urls*: how many; *place*: 1 and the place of its rows, or 0 and they."""
 
     id: bytes
     urls: int
@@ -47,13 +49,16 @@ class Run:
 
 
 class Task(NamedTuple):
-    """A run on a fetcher's list; *progress*: what the fetchers that had it said last."""
+    """A run on a fetcher's list; *progress*: what the fetchers that had it said last; *hosts*: the
+    place of what was known of its slot's hosts, or nothing.
+    """
 
     queue: str
     slot: int
     run: Run
     progress: bytes
     failures: int
+    hosts: bytes
 
 
 class FailedRun(NamedTuple):
@@ -66,13 +71,44 @@ class FailedRun(NamedTuple):
 
 
 class FetcherReport(NamedTuple):
-    """What a fetcher reports; *more*: slots whose next run it wants; *want*: further runs."""
+    """What a fetcher reports; *returned*: id, progress, and seconds until others may have the run.
+
+    *more*: slots whose next run it wants; *want*: further runs.
+    """
 
     done: Sequence[bytes] = ()
     failed: Sequence[FailedRun] = ()
+    returned: Sequence[tuple[bytes, bytes, float]] = ()
     progress: Mapping[bytes, bytes] = {}  # by run
+    hosts: Mapping[int, bytes] = {}  # places of what is known of them, by slot
     more: Sequence[int] = ()
     want: int = 0
+
+
+class Input(NamedTuple):
+    """What waits for owners: places of links by partition; *free*: slots with runs, by queue."""
+
+    places: Mapping[int, Sequence[bytes]]
+    free: Mapping[str, int]
+
+
+class Commit(NamedTuple):
+    """What an owner did with a *partition*, whose first unit is *unit*.
+
+    *number*: of this commit of the partition; *token*: of this call; *open*: URLs in no run yet;
+    *taken*: places of links; *used*, *unused*: blobs that the manifest names now, or no longer.
+    """
+
+    partition: int
+    unit: int
+    number: int
+    token: bytes
+    manifest: bytes
+    open: int
+    taken: int = 0
+    runs: Sequence[tuple[str, int, Run]] = ()  # `ENTRIES_MAX` in a call
+    used: Sequence[bytes] = ()
+    unused: Sequence[bytes] = ()
 
 
 class RunQueue:
@@ -84,7 +120,10 @@ class RunQueue:
         self._keys = [f"{keys.prefix}runs:queues", keys.members]
         self._scripts = {
             name: load_script("world", "rows", "runs", f"runs_{name}")
-            for name in ("sync", "enqueue", "sweep", "queues", "counts")
+            for name in (
+                "sync", "enqueue", "sweep", "queues", "counts", "post", "take", "owned", "commit",
+                "litter", "tasks",
+            )
         }
 
     async def close(self) -> None:
@@ -122,10 +161,15 @@ class RunQueue:
         return int(moved)
 
     async def counts(self) -> dict[str, dict[str, int]]:
-        """Runs and URLs of each queue by state, as ``runs:queued``."""
-        queues, flat = await self._run("counts", {})
+        """Runs and URLs of each queue by state, as ``runs:queued``.
+
+        Under "": ``inputs``, places of links that wait, ``open``, URLs in no run yet, and
+        ``seeded``, whether `note_seeded` was called.
+        """
+        queues, flat, seeded = await self._run("counts", {})
         known = {name.decode(): int(n) for name, n in zip(flat[::2], flat[1::2], strict=True)}
-        return {
+        others = {name: known.get(name, 0) for name in ("inputs", "open")}
+        return {"": others | {"seeded": int(seeded or 0)}} | {
             queue: {
                 f"{unit}:{state}": known.get(f"{unit}:{state}:{queue}", 0)
                 for unit in ("runs", "urls") for state in _STATES
@@ -133,38 +177,109 @@ class RunQueue:
             for queue in sorted(name.decode() for name in queues)
         }  # fmt: skip
 
+    # Owners
+
+    async def post(self, source: str, number: int, places: Sequence[tuple[int, bytes]]) -> bool:
+        """Leave *places* of links for the owners of partitions, `ENTRIES_MAX` at most.
+
+        *number* as in `enqueue`. False: too much waits there; nothing was done.
+        """
+        [code] = await self._run("post", {
+            "source": source, "number": number, "places": list(places), "most": INPUTS_MAX,
+        })  # fmt: skip
+        return bool(code == b"ok")
+
+    async def note_seeded(self) -> None:
+        """All seeds of the crawl are in the queue, or on their way to it."""
+        await self.post(_SEEDS, 1, [])
+
+    async def take(self, partitions: Sequence[int]) -> Input:
+        """What waits for some of the owner's *partitions*; it stays until a commit."""
+        _, found, free = await self._run("take", {
+            "partitions": dict.fromkeys(partitions, True), "most": ENTRIES_MAX, "each": TAKEN_MAX,
+        })  # fmt: skip
+        return Input(
+            {int(partition): places for partition, places in found},
+            {name.decode(): int(n) for name, n in zip(free[::2], free[1::2], strict=True)},
+        )
+
+    async def owned(self, partitions: Sequence[int]) -> list[tuple[int, bytes]]:
+        """For each of *partitions* the number of its last commit, and its manifest."""
+        _, found = await self._run("owned", {"partitions": list(partitions)})
+        return [(int(number), manifest) for number, manifest in found]
+
+    async def commit(self, name: str, incarnation: str, parts: Sequence[Commit]) -> list[bool]:
+        """Commit *parts*; which are done. The same call may come again. Raises `FencedError`."""
+        found = await self._run("commit", {
+            "name": name, "incarnation": incarnation, "parts": [
+                part._asdict() | {
+                    "runs": [(queue, slot, run.to_bytes()) for queue, slot, run in part.runs]
+                }
+                for part in parts
+            ],
+        })  # fmt: skip
+        _refuse_fenced(found)
+        return [bool(done) for done in found[1]]
+
+    async def litter(self, back: Sequence[bytes] = ()) -> list[bytes]:
+        """Take some blobs that nothing has used for `LITTER_AGE`; *back*: not removed after all."""
+        _, found = await self._run("litter", {
+            "back": list(back), "most": ENTRIES_MAX, "age": round(LITTER_AGE * 1_000),
+        })  # fmt: skip
+        return list(found)
+
     async def _run(self, script: str, given: dict[str, Any]) -> list[Any]:
         packed = msgpack.packb(given, use_bin_type=False)  # cmsgpack knows no other
         return await self._server.run(self._scripts[script], self._keys, packed)
 
     async def sync(
-        self, name: str, incarnation: str, call: int, version: int, delay: float,
-        report: FetcherReport,
-    ) -> tuple[int, list[Task] | None]:
-        """Send *report*; the version of the list, and the list unless that is *version*."""
+        self, name: str, incarnation: str, call: int, delay: float, report: FetcherReport
+    ) -> list[Task]:
+        """Send *report* as the *call* of this process; the tasks that it is given."""
         draws = [random.random() for _ in range(len(report.more) + report.want)]
         found = await self._run("sync", {
-            "name": name, "incarnation": incarnation, "call": call, "version": version,
-            "delay": round(delay * 1_000), "done": list(report.done),
+            "name": name, "incarnation": incarnation, "call": call, "delay": round(delay * 1_000),
+            "done": list(report.done),
             "failed": [
                 (each.id, each.progress, round(each.wait * 1_000), each.reason)
                 for each in report.failed
             ],
-            "progress": list(report.progress.items()), "more": list(report.more),
-            "drawn": draws[: len(report.more)], "want": draws[len(report.more) :],
+            "returned": [
+                (id, progress, round(wait * 1_000)) for id, progress, wait in report.returned
+            ],
+            "progress": list(report.progress.items()), "states": list(report.hosts.items()),
+            "more": list(report.more), "drawn": draws[: len(report.more)],
+            "want": draws[len(report.more) :],
         })  # fmt: skip
-        if found[0] != b"ok":
-            raise FencedError("another process has the name of this agent, or its lease ended",
-                              again=True)  # fmt: skip
-        if found[2] is None:
-            return int(found[1]), None
-        return int(found[1]), [_task(packed) for packed in found[2]]
+        _refuse_fenced(found)
+        return _tasks(*found[1:])
+
+    async def tasks(self, name: str) -> list[Task]:
+        """All tasks of the fetcher *name*."""
+        tasks, cursor = dict[bytes, Task](), b"0"
+        while True:
+            cursor, *found = await self._run("tasks", {
+                "name": name, "cursor": cursor, "most": ENTRIES_MAX,
+            })  # fmt: skip
+            tasks |= {task.run.id: task for task in _tasks(*found)}
+            if cursor == b"0":
+                return list(tasks.values())
 
 
-def _task(packed: bytes) -> Task:
+def _refuse_fenced(found: list[Any]) -> None:
+    if found[0] == b"fenced":
+        text = "another process has the name of this agent, or its lease ended"
+        raise FencedError(text, again=True)
+
+
+def _tasks(packed: Sequence[bytes], hosts: Sequence[bytes]) -> list[Task]:
+    return [_task(*each) for each in zip(packed, hosts, strict=True)]
+
+
+def _task(packed: bytes, hosts: bytes) -> Task:
     try:
         queue, slot, run, progress, failures = msgpack.unpackb(packed, raw=True)
-        return Task(queue.decode(), int(slot), Run.from_bytes(run), progress, int(failures))
+        return Task(queue.decode(), int(slot), Run.from_bytes(run), progress, int(failures), hosts)
     except (ValueError, TypeError, struct.error) as error:
         raise RegistryError(f"Redis holds a task that the suite did not write: {error}",
                             "damaged") from error  # fmt: skip
@@ -182,21 +297,29 @@ class TaskList:
         self._who = name, f"{incarnation:016x}"
         self._delay = delay
         self._call = 0
-        self._version = 0
         self._open: FetcherReport | None = None  # that may not have arrived
 
-    async def sync(self, report: FetcherReport) -> None:
-        """Send *report*, and read the list. A report that may not have arrived is sent again first.
+    async def restore(self) -> None:
+        """Read the whole list: this process, or its lease, has just begun. Raises `RegistryError`.
+        """
+        self._open = None
+        self.tasks = {task.run.id: task for task in await self._queue.tasks(self._who[0])}
+
+    async def sync(self, report: FetcherReport) -> list[Task]:
+        """Send *report*; the new tasks. A report that may not have arrived is sent again first.
 
         Raises `FencedError`, `RegistryError`.
         """
+        new = list[Task]()
         for each in filter(None, (self._open, report)):
             if each is not self._open:
                 self._call += 1
                 self._open = each
-            self._version, found = await self._queue.sync(
-                *self._who, self._call, self._version, self._delay, each
-            )
+            given = await self._queue.sync(*self._who, self._call, self._delay, each)
             self._open = None
-            if found is not None:
-                self.tasks = {task.run.id: task for task in found}
+            ended = [*each.done, *(run.id for run in each.failed)]
+            for id in [*ended, *(id for id, _, _ in each.returned)]:
+                self.tasks.pop(id, None)
+            self.tasks |= {task.run.id: task for task in given}
+            new += given
+        return new

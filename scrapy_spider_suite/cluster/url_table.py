@@ -1,13 +1,16 @@
 """The URLs that an owner knows, and how they ended: sorted fingerprints in immutable segments.
 
 A segment is written once, as a blob of the shared queue, and never changed: whoever owns the URLs
-next has them all. Later segments win. Small ones are merged, so that a look-up searches few. A
-fingerprint has 64 bits: of 12 billion URLs some four would be taken for others.
+next has them all. A copy in a local folder is mapped into memory. Later segments win. Small ones
+are merged, so that a look-up searches few. A fingerprint has 64 bits: of 12 billion URLs some four
+would be taken for others.
 """
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,8 +21,8 @@ from scrapy_spider_suite.errors import BlobError
 from scrapy_spider_suite.frontier.outcomes import Event
 
 _ROW: Final = np.dtype([("key", "<u8"), ("when", "<u4"), ("status", "<u2"), ("event", "u1")])
-_EVENTS: Final = (None, *Event)
-_NUMBERS: Final = {event: number for number, event in enumerate(_EVENTS)}
+EVENTS: Final = (None, *Event)
+EVENT_NUMBERS: Final = {event: number for number, event in enumerate(EVENTS)}
 _MERGED: Final = 4  # a segment is merged with the next one unless it is this many times as long
 _SUM: Final = 8  # bytes of the checksum before the rows
 Keys: TypeAlias = npt.NDArray[np.uint64]
@@ -48,11 +51,23 @@ def _sorted(rows: _Rows) -> _Rows:
 
 
 class UrlTable:
-    """Known URLs by fingerprint. Nothing is on disk: segments are bytes, the oldest first."""
+    """Known URLs by fingerprint; *segments* are bytes, the oldest first. Files are in *folder*.
 
-    def __init__(self, segments: Iterable[bytes] = ()) -> None:
-        """Raises `BlobError`: a damaged segment."""
-        self._segments = [_rows_of(data) for data in segments]
+    Raises `BlobError`: a damaged segment; `OSError`.
+    """
+
+    def __init__(self, folder: Path, segments: Iterable[bytes] = ()) -> None:
+        self._folder = folder
+        self._segments = [self._mapped(data, _rows_of(data)) for data in segments]
+
+    def _mapped(self, data: bytes, rows: _Rows) -> _Rows:
+        if not len(rows):
+            return rows
+        path = self._folder / f"{secrets.token_hex(8)}.segment"
+        path.write_bytes(data)
+        mapped: _Rows = np.memmap(path, _ROW, "r", _SUM)
+        path.unlink()  # it lives as long as it is mapped
+        return mapped
 
     def __len__(self) -> int:
         """The number of rows; a URL in several segments counts several times until a merge."""
@@ -72,19 +87,20 @@ class UrlTable:
             places, there = _places(rows, keys)
             if there[0]:
                 row = rows[places[0]]
-                return Ending(_EVENTS[int(row["event"])], int(row["status"]), int(row["when"]))
+                return Ending(EVENTS[int(row["event"])], int(row["status"]), int(row["when"]))
         return None
 
     def add(self, endings: Sequence[tuple[int, Ending]]) -> bytes:
         """Add URLs, or endings of known ones; the bytes of the new segment."""
         rows = np.zeros(len(endings), _ROW)
         rows["key"] = [key for key, _ in endings]
-        rows["event"] = [_NUMBERS[each.event] for _, each in endings]
+        rows["event"] = [EVENT_NUMBERS[each.event] for _, each in endings]
         rows["status"] = [each.status for _, each in endings]
         rows["when"] = [each.when for _, each in endings]
         rows = _sorted(rows)
-        self._segments.append(rows)
-        return _bytes_of(rows)
+        data = _bytes_of(rows)
+        self._segments.append(self._mapped(data, rows))
+        return data
 
     def merge(self) -> tuple[int, bytes] | None:
         """Merge the latest segments, if they are short: how many, and the bytes of the new one."""
@@ -96,8 +112,9 @@ class UrlTable:
         if count < 2:
             return None
         merged = _sorted(np.concatenate(self._segments[-count:]))
-        self._segments[-count:] = [merged]
-        return count, _bytes_of(merged)
+        data = _bytes_of(merged)
+        self._segments[-count:] = [self._mapped(data, merged)]
+        return count, data
 
 
 def _places(rows: _Rows, keys: Keys) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.bool_]]:
@@ -118,10 +135,10 @@ def _bytes_of(rows: _Rows) -> bytes:
 def _rows_of(data: bytes) -> _Rows:
     rest = data[_SUM:]
     if len(data) < _SUM or len(rest) % _ROW.itemsize:
-        raise BlobError("a segment of known URLs is cut short")
+        raise BlobError("a segment of known URLs is cut short", damaged=True)
     if xxh3_64_intdigest(rest) != int.from_bytes(data[:_SUM], "big"):
-        raise BlobError("a segment of known URLs has another checksum")
+        raise BlobError("a segment of known URLs has another checksum", damaged=True)
     rows = np.frombuffer(rest, _ROW)
-    if len(rows) and int(rows["event"].max()) >= len(_EVENTS):
-        raise BlobError("a segment of known URLs has an unknown event")
+    if len(rows) and int(rows["event"].max()) >= len(EVENTS):
+        raise BlobError("a segment of known URLs has an unknown event", damaged=True)
     return rows

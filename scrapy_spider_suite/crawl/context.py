@@ -113,6 +113,7 @@ class SeedSources:
         self.start_waits = False  # ``start()`` asked for more room, and was told to wait
         self.volatile = False  # ``start()`` yielded a request that cannot be stored
         self.awaited = False  # other processes may push seeds
+        self.elsewhere = False  # other processes have read all lists of seeds
         self.pushed = False  # the request made at this moment was pushed by another process
         self.unread: set[str] = set()  # lists of seeds that are to be read again
 
@@ -202,7 +203,7 @@ class Crawl:
             wall=time.time(),
             capacity=max(1_000, self.settings.memory // _HOST_BYTES),
             counters=None if job is None or not job.resumed else Counters.load(self.store),
-            unclean=job is not None and job.unclean,
+            unclean=job is not None and (job.unclean or job.emptied),
             options=QueueOptions(
                 order=crawl_policy.make_order(self.settings, self.crawler.stats),
                 window=crawl_policy.make_window(self.settings, self.store),

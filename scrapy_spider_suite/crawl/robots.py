@@ -234,7 +234,7 @@ class RobotsStore:
         known = self._memory.get(origin)
         rules = known[0] if known else None
         if rules is None and self._kv is not None:
-            row = self._kv.get(_key(origin))
+            row = self._kv.get(row_key(origin))
             rules = None if row is None else _from_row(origin, row)
         if rules is not None:
             self._remember(rules)
@@ -247,7 +247,7 @@ class RobotsStore:
                 _FORMAT, rules.verdict, min(rules.status or 0, 0xFFFF), rules.failures,
                 rules.fetched_at, rules.checked_at, rules.expires_at, since,
             )  # fmt: skip
-            self._kv.put(_key(rules.origin), head + rules.packed)
+            self._kv.put(row_key(rules.origin), head + rules.packed)
             self._puts += 1
             if self._puts % _PUTS_PER_PURGE == 0:
                 bucket = self._puts // _PUTS_PER_PURGE % BUCKETS
@@ -260,8 +260,8 @@ class RobotsStore:
         self._bytes -= weight
         if self._kv is None:
             return known is not None
-        stored = self._kv.get(_key(origin)) is not None
-        self._kv.delete(_key(origin))
+        stored = self._kv.get(row_key(origin)) is not None
+        self._kv.delete(row_key(origin))
         return stored
 
     def origins(self, host: str, buckets: range = range(BUCKETS)) -> list[str]:
@@ -295,7 +295,7 @@ def _is_of(origin: str, host: str) -> bool:
     return not rest or (rest.startswith(":") and rest[1:].isdigit())
 
 
-def _key(origin: str) -> bytes:
+def row_key(origin: str) -> bytes:
     name = origin.encode()
     return bytes([zlib.crc32(name) % BUCKETS]) + name
 

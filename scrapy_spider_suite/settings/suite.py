@@ -196,8 +196,15 @@ def _agent_contradictions(s: SuiteSettings) -> _Contradictions:
         # A fingerprint has the slot of its host, and nothing else of the URL.
         others = f"SUITE_CLUSTER and SUITE_ASSIGNMENT = {s.assignment!r}"
         yield "seen_store", f"'trie' or 'plain' with {others}"
-    if s.cluster == "peers" and s.redis_url is None:
+    if s.cluster in ("peers", "shared-queue") and s.redis_url is None:
         yield "cluster", "needs SUITE_REDIS_URL"
+    if s.cluster == "shared-queue":
+        if s.assignment != "ring":
+            yield "assignment", "'ring' with SUITE_CLUSTER = 'shared-queue'"
+        if s.read_links != "eager":
+            yield "read_links", "'eager' with SUITE_CLUSTER = 'shared-queue'"
+        if s.revisit != "off":
+            yield "revisit", "'off' with SUITE_CLUSTER = 'shared-queue'"
     if s.cluster == "lan" and not (s.agents and s.cluster_key and s.agent_name):
         yield "cluster", "needs SUITE_AGENTS, SUITE_AGENT_NAME and SUITE_CLUSTER_KEY"
     if s.cluster == "lan" and s.rate_ledger is None and s.ip_concurrency > 0:

@@ -536,11 +536,17 @@ class SettingsTable:
     )
 
     # Agents
-    cluster: Literal["", "peers", "lan"] = setting(
-        AGENTS, v.choice("", "peers", "lan"), "", FIXED,
+    cluster: Literal["", "peers", "lan", "shared-queue"] = setting(
+        AGENTS, v.choice("", "peers", "lan", "shared-queue"), "", FIXED,
         "How several processes are agents of one crawl. peers meet in SUITE_REDIS_URL under "
         "SUITE_CRAWL_NAME, and hand hosts to each other. lan: the SUITE_AGENTS exchange URLs over "
-        "UDP, without Redis. Empty: the process crawls alone.",
+        "UDP, without Redis. shared-queue: fetchers take runs of URLs from SUITE_REDIS_URL and "
+        "SUITE_RUNS_DIR, and own nothing. Empty: the process crawls alone.",
+    )
+    runs_dir: str = setting(
+        AGENTS, v.remote_folder, "", FREE,
+        "The folder of a shared-queue, the same for all its fetchers: a path, or a URL that fsspec "
+        "knows. Empty: runs, beside JOBDIR.",
     )
     agent_name: str = setting(
         AGENTS, v.name, "", FREE,

@@ -172,7 +172,13 @@ class Job:
         except OSError as error:
             raise JobError(f"JOBDIR = {str(path)!r} cannot be used: {error.strerror}") from error
         path = self.folder / STORE_FOLDER
+        self.emptied = settings.cluster == "shared-queue"
+        """What is known lies in the shared queue: nothing of an earlier process is used."""
         try:
+            if self.emptied:
+                for name in (STORE_FOLDER, ARCHIVE_FOLDER, SIEVE_FOLDER):
+                    shutil.rmtree(self.folder / name, ignore_errors=True)
+                forget_files(path)
             self.file, old = self._resume_or_begin(settings, spider)
             if old is None and holds_data(path):
                 raise JobDamagedError(f"{self.folder / 'job.json'} is missing{_WAY_OUT}")

@@ -29,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
-_LEAST: Final = 4_096  # pages that are done before a first pass
+_LEAST: Final = 1 << 16  # pages that are done before a first pass
 _PORTION: Final = 250  # rows of a step: some milliseconds
 _SAID: Final = 20  # different errors that are logged
 

@@ -119,6 +119,8 @@ class SchemeGuesses:
 
 # A plain integer: operators of flags are Python code.
 _START = int(Flag.START)
+EndListener = Callable[[bytes, Event | None, int, float], None]
+"""Hears how a URL ended: key, event (None: it was forgotten), status, wall time."""
 
 
 class UrlStates:
@@ -137,6 +139,7 @@ class UrlStates:
         self.volatile = 0  # volatile entries that are pending
         self.sieve_queue: SieveQueue | None = None
         self.on_refused: Callable[[bytes, float], None] | None = None
+        self.on_ended: EndListener | None = None
         self.breadth_first = order is BREADTH_FIRST
         self._store = store
         self._order = order
@@ -179,6 +182,8 @@ class UrlStates:
     def forget(self, identity: bytes) -> None:
         self.cache.forget(identity)
         self._volatile_known.discard(identity)
+        if self.on_ended is not None:
+            self.on_ended(identity, None, 0, 0.0)
 
     def add_pending(self, entry: Entry, record: HostRecord) -> None:
         if not record.counted:
@@ -231,6 +236,8 @@ class UrlStates:
         self._count_end(entry.host, record, state, event)
         self.counters.endings[event] += 1
         self.counters.failures += state is State.FAILED
+        if self.on_ended is not None:
+            self.on_ended(entry.identity, event, status, wall)
         last = _state_of(entry, state, event, status, wall)
         if not entry.volatile:
             self._end(entry.identity, last)

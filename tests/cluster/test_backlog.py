@@ -50,7 +50,7 @@ class Agent:
             written=self.written, heartbeat=lambda: Heartbeat(1, False, 0, 0, 0),
             over=self.over.append, frontier=self.frontier, store=self.store,
         )  # fmt: skip
-        agent.routing = self.routing
+        agent.routing, agent.outbox = self.routing, self.routing.outbox
         self.neighbour = LanMode(agent, list(places), {"SUITE_ORDER": setting})
         self.neighbour.transport = self.post
         self.mail = Mailbox(agent, self.neighbour)

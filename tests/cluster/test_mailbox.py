@@ -110,7 +110,7 @@ class Agent:
             self.ownership, incarnation=7, written=self.written, frontier=self.frontier,
             store=self.store,
         )  # fmt: skip
-        agent.routing = self.routing
+        agent.routing, agent.outbox = self.routing, self.routing.outbox
         self.mail = Mailbox(agent, mode)
 
     def hear(self, sender: str, message: Sequence[Any]) -> None:

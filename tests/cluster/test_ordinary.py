@@ -140,7 +140,7 @@ def test_media_of_another_agents_host_need_a_ledger(ledger: str | None) -> None:
     live = SimpleNamespace(may_fetch=lambda delay: delay < 5.0)
     here: Any = SimpleNamespace(
         crawl=SimpleNamespace(settings=SimpleNamespace(rate_ledger=ledger)), _mode=live,
-        ownership=SimpleNamespace(is_held_elsewhere=lambda host, url: host == "b.test"),
+        is_elsewhere=lambda host, url: host == "b.test",
     )  # fmt: skip
     theirs, ours = ("b.test", "http://b.test/1.png"), ("a.test", "http://a.test/1.png")
     Agent.refuse_fetch(here, *ours, None, 1.0)

@@ -24,6 +24,7 @@ from scrapy_spider_suite.errors import FencedError, RegistryError
 
 DELAY = 60.0
 SLOTS = 12
+STATE = b"8 bytes of a blob and more"
 WEIGHTS = {"bulk": 5.0, "fresh": 3.0, "one-off": 1.0}
 
 
@@ -50,6 +51,7 @@ class Fetcher:
         """Let it join."""
         made = cls(town, name, incarnation)
         await made.registry.join(candidate(name))
+        await made.list.restore()
         return made
 
     @property
@@ -91,7 +93,7 @@ def test_tasks_stay_at_the_server(in_town: InTown) -> None:
         assert done not in first.tasks
         again = await Fetcher.join(town, "a", 2)
         await again.list.sync(FetcherReport())
-        assert again.tasks == first.tasks
+        assert again.tasks.keys() == first.tasks.keys()
         assert again.tasks[others[0]].progress == b"half"
         with pytest.raises(FencedError):
             await first.list.sync(FetcherReport(want=1))
@@ -215,7 +217,7 @@ def test_failed_runs_come_back(in_town: InTown) -> None:
         town.wait(31)
         assert await queue.sweep() == 1
         await a.list.sync(FetcherReport(want=5))
-        assert [task[3:] for task in a.tasks.values()] == [(b"half", 1)]
+        assert [task[3:] for task in a.tasks.values()] == [(b"half", 1, b"")]
         bulk = (await queue.counts())["bulk"]
         assert (bulk["runs:aside"], bulk["runs:running"], bulk["urls:aside"]) == (1, 1, 100)
 
@@ -275,7 +277,8 @@ def test_at_random(in_town: InTown, seed: int) -> None:
             failed = [FailedRun(each, b"", dice.choice([1.0, 40.0]), "no") for each in rest[:1]]
             slots = [task.slot for task in fetcher.tasks.values()]
             report = FetcherReport(
-                done, [] if only_end else failed, dict.fromkeys(rest[1:3], b"x"),
+                done, [] if only_end else failed, [(each, b"y", 5.0) for each in rest[3:4]],
+                dict.fromkeys(rest[1:3], b"x"), dict.fromkeys(slots[:2], STATE),
                 dice.sample(slots, min(3, len(slots))), dice.randrange(1, 6),
             )  # fmt: skip
             with suppress(FencedError):
@@ -318,7 +321,11 @@ def test_at_random(in_town: InTown, seed: int) -> None:
         assert totals["runs:done"] == number
         assert not any(n for name, n in totals.items() if not name.endswith(":done"))
         left = {key.decode() for key in town.client.keys("suite:{web}:runs:*")}
-        assert {key.rpartition(":")[2] for key in left} == {"queues", "counts", "calls", "sources"}
+        assert {key.rpartition(":")[2] for key in left} == {
+            "queues", "counts", "calls", "sources", "states", "blobs",
+        }  # fmt: skip
+        slots = town.client.hlen("suite:{web}:runs:states")
+        assert town.client.hgetall("suite:{web}:runs:blobs") == {STATE[:8]: b"%d" % slots}
 
     in_town(test)
 
@@ -344,7 +351,7 @@ async def check(town: Town, number: int) -> None:
         for slot, count in client.hgetall(key("held", name)).items():
             assert int(count) > 0
             assert held.setdefault(int(slot), name) == name
-        tasks = [run_queue._task(each) for each in client.hvals(key("tasks", name))]
+        tasks = [run_queue._task(each, b"") for each in client.hvals(key("tasks", name))]
         slots = Counter(task.slot for task in tasks)
         assert slots == {int(s): int(n) for s, n in client.hgetall(key("held", name)).items()}
     assert held == holders

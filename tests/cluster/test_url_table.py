@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -21,22 +24,23 @@ BATCHES = st.lists(st.lists(st.tuples(KEYS, ENDINGS), max_size=30), max_size=12)
 @given(BATCHES)
 def test_it_is_a_dictionary(batches: list[list[tuple[int, Ending]]]) -> None:
     """The last ending of each URL, also in a table of the same segments."""
-    table, segments, model = UrlTable(), list[bytes](), dict[int, Ending]()
+    folder = Path(tempfile.mkdtemp())
+    table, segments, model = UrlTable(folder), list[bytes](), dict[int, Ending]()
     for batch in batches:
         model |= dict(batch)
         segments.append(table.add(batch))
         if (merged := table.merge()) is not None:
             count, data = merged
             segments[-count:] = [data]
-        for each in (table, UrlTable(segments)):
+        for each in (table, UrlTable(folder, segments)):
             asked = [*model, 41, 2**63 + 1]
             assert each.known(np.array(asked, np.uint64)).tolist() == [k in model for k in asked]
             assert {key: each.ending(key) for key in asked} == {k: model.get(k) for k in asked}
 
 
-def test_few_segments_are_searched() -> None:
+def test_few_segments_are_searched(tmp_path: Path) -> None:
     """However many batches there are, the segments stay few, and rows are merged few times."""
-    table, written = UrlTable(), 0
+    table, written = UrlTable(tmp_path), 0
     for batch in range(300):
         urls = range(batch * 50, batch * 50 + 50)
         rows = [(fingerprint(b"%d" % n), Ending(None, 0, 0)) for n in urls]
@@ -48,12 +52,12 @@ def test_few_segments_are_searched() -> None:
     assert written < 15_000 * 15 * 12  # each row some ten times
 
 
-def test_damaged_segments_are_refused() -> None:
+def test_damaged_segments_are_refused(tmp_path: Path) -> None:
     """Any flipped bit, and any cut."""
-    data = UrlTable().add([(fingerprint(b"a"), Ending(Event.SUCCESS, 200, 5))])
+    data = UrlTable(tmp_path).add([(fingerprint(b"a"), Ending(Event.SUCCESS, 200, 5))])
     for at in range(len(data)):
         with pytest.raises(BlobError):
-            UrlTable([data[:at] + bytes([data[at] ^ 64]) + data[at + 1 :]])
+            UrlTable(tmp_path, [data[:at] + bytes([data[at] ^ 64]) + data[at + 1 :]])
         if at != 8:  # an empty segment
             with pytest.raises(BlobError):
-                UrlTable([data[:at]])
+                UrlTable(tmp_path, [data[:at]])

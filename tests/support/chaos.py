@@ -16,7 +16,7 @@ from support.polite_crawls import Size
 from support.projects import scrapy
 from support.redis_servers import RedisServer, free_port
 from support.relays import Address, Relay, lossy_network
-from support.verdict import Verdict, verdict_of
+from support.verdict import SETTLE, Verdict, verdict_of
 from support.webs import FakeWebProcess
 
 CRAWL = "chaos"
@@ -25,6 +25,8 @@ FAULTS = ("restart", "restart-aof", "pause", "cut")
 """What can happen to Redis; the first with what it held lost."""
 FROZEN = ("DownloadTimeoutError",)
 """What may be said of a transfer that was under way when its process was."""
+DURABLE = 12.0
+"""Seconds until a fetcher's pages are in a checkpoint that is reported, on a busy machine."""
 _LATER = 3
 """Exit code of ``drain``: it goes on by itself."""
 _SLACK = 4.0
@@ -45,7 +47,7 @@ class Plan:
     within: float = 60.0
     """The time that the crawl has to end, after the last request, or to make another one."""
     transport: str = "peers"
-    """Or ``lan``; or empty, for agents that know nothing of each other."""
+    """Or ``shared-queue``, or ``lan``; or empty, for agents that know nothing of each other."""
     assignment: str = "ring"
     fault: str = ""
     """What happens to Redis; then nothing is done to the agents."""
@@ -54,6 +56,11 @@ class Plan:
     """Of the agents; one is frozen for longer, or for 10 s if it is ``forever``."""
     loss: float = 0.05
     seed: int = 1
+
+    @property
+    def by_redis(self) -> bool:
+        """Whether agents may join a crawl that runs."""
+        return self.transport in ("peers", "shared-queue")
 
     def settings(self) -> dict[str, Any]:
         """Settings of all agents."""
@@ -90,7 +97,7 @@ def ground(plan: Plan, folder: Path) -> Iterator[Ground]:
         common = {**plan.size.settings(web.ready), **plan.settings()}
         redis, relay, places = None, None, dict[str, Address]()
         own: Callable[[str], Mapping[str, Any]] = lambda name: {}  # noqa: E731
-        if plan.transport == "peers":
+        if plan.by_redis:
             durable = plan.fault == "restart-aof"
             redis = stack.enter_context(RedisServer(folder / "redis", tcp=True, durable=durable))
             port = int(redis.url.rpartition(":")[2])
@@ -100,6 +107,8 @@ def ground(plan: Plan, folder: Path) -> Iterator[Ground]:
             common |= {
                 "SUITE_REDIS_URL": f"redis://127.0.0.1:{port}", "SUITE_AGENT_ADDRESS": "127.0.0.1",
             }  # fmt: skip
+            if plan.transport == "shared-queue":
+                common["SUITE_RUNS_DIR"] = str(folder / "runs")
         elif plan.transport == "lan":
             places = {name_of(n): (f"127.0.8.{n}", free_port()) for n in range(1, plan.agents + 1)}
             told = stack.enter_context(lossy_network(places, plan.loss, plan.seed))
@@ -155,16 +164,18 @@ class Chaos:
         self.say(f"{self._now():6.1f} s: all have ended")
         self.ground.web.stop()
         web, lease = self.ground.web, float(str(self.plan.grace).replace("forever", "inf"))
-        if self.plan.transport != "peers":
+        if not self.plan.by_redis:
             lease = math.inf  # nobody takes over what another one has
-        return verdict_of(self.fleet, web.web, self.plan.size, web.arrivals(), lease, FROZEN)
+        settle = DURABLE if self.plan.transport == "shared-queue" else SETTLE
+        arrivals = web.arrivals()
+        return verdict_of(self.fleet, web.web, self.plan.size, arrivals, lease, FROZEN, settle)
 
     def _now(self) -> float:
         return time.monotonic() - self.began
 
     def begin(self) -> None:
         """Start one agent; or all, where none joins a crawl that runs, or they are to stay."""
-        count = 1 if self.plan.transport == "peers" and not self.plan.fault else self.plan.agents
+        count = 1 if self.plan.by_redis and not self.plan.fault else self.plan.agents
         for number in range(1, count + 1):
             self.fleet.start(name_of(number))
         until = time.monotonic() + 60
@@ -197,7 +208,7 @@ class Chaos:
 
     def _possible(self) -> Iterator[tuple[str, str]]:
         """Acts, of which some agent is left at work."""
-        fleet, peers = self.fleet, self.plan.transport == "peers"
+        fleet, peers = self.fleet, self.plan.by_redis
         runs = fleet.those(State.RUNS)
         down = fleet.those(State.STOPPED, State.KILLED)
         there = len(runs) + len(down) + len(self.resumes)

@@ -34,10 +34,12 @@ Moment = tuple[float, float]
 """Something happened between two times of the wall clock."""
 
 
-def in_flight(arrivals: Iterable[Arrival], moment: Moment) -> list[Arrival]:
+def in_flight(
+    arrivals: Iterable[Arrival], moment: Moment, settle: float = SETTLE
+) -> list[Arrival]:
     """The fetches that were on their way, or not settled yet, then."""
     begin, end = moment
-    return [each for each in arrivals if each.start <= end + LATE and begin <= each.end + SETTLE]
+    return [each for each in arrivals if each.start <= end + LATE and begin <= each.end + settle]
 
 
 @dataclass
@@ -51,6 +53,7 @@ class Verdict:
         lapses: what agents did last before they were away for longer than their lease. Who takes
             over does not know what they had fetched, and fetches again what it finds links to.
         said: what else should not have been, as whoever ran them found.
+        settle: seconds from the end of an answer until its page is done for good.
     """
 
     web: SyntheticWeb
@@ -60,6 +63,7 @@ class Verdict:
     kept: Mapping[str, Sequence[str]] = field(default_factory=dict)
     lapses: Sequence[Event] = ()
     said: Sequence[str] = ()
+    settle: float = SETTLE
     reachable: int = 0
     fetched: int = 0
     in_flight: int = 0
@@ -80,14 +84,16 @@ class Verdict:
         self.missing = sorted(wanted - known.keys())
         found = (url for url in wanted if self.web.status(url) == 200)
         self.unstored = sorted(url for url in found if url not in self.kept)
-        self.in_flight = sum(len(in_flight(pages, kill)) for kill in self.kills)
+        self.in_flight = sum(len(in_flight(pages, kill, self.settle)) for kill in self.kills)
         self.early = self.size.too_early(self.arrivals)
         for url, fetches in known.items():
             self._repeats(url, fetches)
 
     def _repeats(self, url: str, fetches: list[Arrival]) -> None:
         for one, other in pairwise(fetches):
-            if any(in_flight([one], kill) and other.start > kill[0] for kill in self.kills):
+            if any(
+                in_flight([one], kill, self.settle) and other.start > kill[0] for kill in self.kills
+            ):
                 self.excused += 1
             elif self._taken_over(one, other):
                 self.taken_over += 1
@@ -154,7 +160,7 @@ def kept_by(folder: Path) -> dict[str, list[str]]:
 
 def verdict_of(
     fleet: Fleet, web: SyntheticWeb, size: Size, arrivals: Sequence[Arrival],
-    grace: float = math.inf, allowed: Sequence[str] = (),
+    grace: float = math.inf, allowed: Sequence[str] = (), settle: float = SETTLE,
 ) -> Verdict:  # fmt: skip
     """Judge what *fleet* has done; the lease of an agent is *grace* seconds.
 
@@ -173,4 +179,4 @@ def verdict_of(
             with StoreReader(store) as reader:
                 said += [f"{agent.name}: {wrong}" for wrong in list(reader.check())[:_SHOWN]]
     kept, lapses = kept_by(fleet.folder), fleet.lapses(grace)
-    return Verdict(web, size, arrivals, kills, kept, lapses, said)
+    return Verdict(web, size, arrivals, kills, kept, lapses, said, settle)

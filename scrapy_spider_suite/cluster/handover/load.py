@@ -194,11 +194,12 @@ class LoadPosition(NamedTuple):
 
 
 class HostLoad:
-    """Merges the file at *path* into the frontier."""
+    """Merges the file at *path* into the frontier. *counted*: it has no URLs, but their counts."""
 
     def __init__(
-        self, context: HandoverContext, units: UnitSet, path: Path, label: HandoverLabel
-    ) -> None:
+        self, context: HandoverContext, units: UnitSet, path: Path, label: HandoverLabel, *,
+        counted: bool = False,
+    ) -> None:  # fmt: skip
         context.refuse_sieve(units)
         self._context = context
         self._store, self._records, self._kv = context.store, context.records, context.kv
@@ -207,6 +208,7 @@ class HostLoad:
         self._conflicts = Conflicts(context)
         self._slots = fingerprints.mask_of(units.numbers)
         self._bits = 0  # of the fingerprints that come
+        self._counted = counted
         self.counts: Counter[int] = Counter()  # of merged items, by kind
 
     @property
@@ -226,6 +228,10 @@ class HostLoad:
                     yield from self._finish_fingerprints(reader, self._store.sieve)
             self._kv.put(self._key, msgpack.packb(LoadPosition(_END, 0)))
             self._context.flush()
+
+    def forget(self) -> None:
+        """Forget that the file was merged: it does not come again."""
+        self._kv.delete(self._key)
 
     def _place(self, first: int) -> LoadPosition:
         data = self._kv.get(self._key)
@@ -381,6 +387,10 @@ class HostLoad:
         if theirs.counted and not record.counted:
             record.counted = True
             context.states.domains.count(host, hosts=1)
+        if self._counted:
+            context.states.count_done(host, record, theirs.done)
+            record.failed += theirs.failed
+            context.states.counters.failed += theirs.failed
         if self._units.by_host:
             record.attempts = min(record.attempts + theirs.attempts, COUNT_MAX)
             if theirs.dead and not record.dead:

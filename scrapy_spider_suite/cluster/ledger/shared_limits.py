@@ -42,7 +42,7 @@ from scrapy_spider_suite.settings.values import RedisUrl
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from scrapy_spider_suite.cluster.agent import Agent
+    from scrapy_spider_suite.cluster.agent import ClusterAgent
     from scrapy_spider_suite.cluster.registry import AgentRegistry
     from scrapy_spider_suite.crawl.context import Crawl, Engine
     from scrapy_spider_suite.frontier.workbench import HostState
@@ -324,7 +324,7 @@ def make_shared_limits(crawl: Crawl, settings: SuiteSettings) -> SharedLimits | 
     """Return the limits that *crawl* shares, or None. Raises `SettingsError`."""
     if settings.rate_ledger is not None:
         return SharedLimits(crawl, _ledger(settings.rate_ledger, LEDGER_NAME, _LEDGER))
-    if crawl.agent is None or settings.cluster != "peers" or settings.redis_url is None:
+    if crawl.agent is None or settings.cluster == "lan" or settings.redis_url is None:
         return None
     # Each host is one agent's; its address may be that of others' hosts.
     return SharedLimits(
@@ -450,7 +450,7 @@ class SharedLimits(LedgerClient):
         if self.addresses is not None:
             return  # nobody else has the host
         # Silence may be due to this process's place: only agents with parts of a host share it.
-        agent = cast("Agent | None", self._crawl.agent)
+        agent = cast("ClusterAgent | None", self._crawl.agent)
         whole = agent is None or agent.ownership.assignment.by_host
         if health is not Health.OVERLOADED and (whole or health is not Health.UNREACHABLE):
             return

@@ -9,6 +9,10 @@ local QUEUES, MEMBERS = unpack(KEYS)
 local P = string.sub(QUEUES, 1, -#'queues' - 1)
 local HOLDERS, FETCHERS, CALLS = P .. 'holders', P .. 'fetchers', P .. 'calls'
 local STARTED, LATER, ASIDE, COUNTS = P .. 'started', P .. 'later', P .. 'aside', P .. 'counts'
+local INPUTS, MANIFESTS, STATES = P .. 'inputs', P .. 'manifests', P .. 'states'
+local BLOBS, LITTER = P .. 'blobs', P .. 'litter'
+local REGISTRY = string.sub(MEMBERS, 1, -#'members' - 1)
+local CRAWL, UNITS_HELD = REGISTRY .. 'crawl', REGISTRY .. 'holders'
 local a = cmsgpack.unpack(ARGV[1])
 
 local queues, weights = {}, {}
@@ -23,8 +27,24 @@ local function free_of(queue) return P .. 'free:' .. queue end
 local function list_of(queue, slot) return P .. 'list:' .. queue .. ':' .. slot end
 local function tasks_of(name) return P .. 'tasks:' .. name end
 local function held_by(name) return P .. 'held:' .. name end
+local function inputs_of(partition) return P .. 'inputs:' .. partition end
 
--- Runs and URLs of each queue by state, written once.
+-- A place begins with its blob. A blob that nothing uses is litter since then: its file is to be
+-- removed, but not before a server that forgets its last second would know of that.
+local function use_blob(place, change)
+  local blob = string.sub(place, 1, 8)
+  if redis.call('HINCRBY', BLOBS, blob, change) <= 0 then
+    redis.call('HDEL', BLOBS, blob)
+    redis.call('RPUSH', LITTER, blob .. now)
+  end
+end
+
+-- Behind 10 bytes of id and number, a run has 1 and its place, or 0 and its rows.
+local function use_run(run, change)
+  if string.byte(run, 11) == 1 then use_blob(string.sub(run, 12), change) end
+end
+
+-- Runs and URLs of each queue by state, and other numbers, written once.
 local changes = {}
 local function note(name, change) changes[name] = (changes[name] or 0) + change end
 

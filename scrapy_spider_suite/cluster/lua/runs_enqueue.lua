@@ -8,6 +8,7 @@ if a.number > last then
   for _, each in ipairs(a.runs) do
     push(each[1], each[2], each[3])
     count(each[1], each[3], nil, 'queued')
+    use_run(each[3], 1)
   end
   save_counts()
   redis.call('HSET', P .. 'sources', a.source, a.number)

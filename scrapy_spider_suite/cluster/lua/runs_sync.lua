@@ -1,17 +1,21 @@
--- A fetcher reports, and gets its tasks. A call that comes again only answers.
--- a: name, incarnation, call, version (of the tasks that it knows), delay (ms after its lease until
--- others may have its tasks), done (ids), failed (id, progress, ms until it is tried again or 0: set
--- aside, reason), progress (id, bytes), more (slots whose next run it wants), drawn (a number for each
--- of these), want (a number for each further run); drawn numbers are from 0 to below 1.
--- Returns 'ok', the version, and the tasks unless it knows this version; or 'fenced'.
+-- A fetcher reports, and gets tasks. A call that comes again only answers, with the same tasks.
+-- a: name, incarnation, call, delay (ms after its lease until others may have its tasks), done (ids),
+-- failed (id, progress, ms until it is tried again or 0: set aside, reason), returned (id, progress, ms
+-- until others may have it), progress (id, bytes), states (slot, place: what is known of its hosts), more
+-- (slots whose next run it wants), drawn (a number for each of these), want (a number for each further
+-- run); drawn numbers are from 0 to below 1.
+-- Returns 'ok', the tasks, and for each the place of what is known of its hosts; or 'fenced'.
 local text = redis.call('HGET', MEMBERS, a.name)
 local row = text and parsed(text, MEMBERS) or nil
 if not row or row.incarnation ~= a.incarnation or not counted(row) or over(row) then
   return {'fenced'}
 end
+-- After a loss of what the server had, others may have what seems to be free.
+local crawl = parsed(redis.call('GET', CRAWL), CRAWL)
+local giving = crawl.claims <= now and crawl.run == server()
 local known = redis.call('HGET', CALLS, a.name)
-local last = known and cmsgpack.unpack(known) or {'', 0, 0}
-local version, TASKS, HELD = last[3], tasks_of(a.name), held_by(a.name)
+local last = known and cmsgpack.unpack(known) or {'', 0, 0, {}}
+local given, TASKS, HELD = last[4], tasks_of(a.name), held_by(a.name)
 
 local function task_of(id)
   local packed = redis.call('HGET', TASKS, id)
@@ -49,6 +53,7 @@ local function give(queue, slot)
   redis.call('HSET', TASKS, id, cmsgpack.pack({queue, slot, run, progress, failures}))
   count(queue, run, 'queued', 'running')
   redis.call('HINCRBY', HELD, slot, 1)
+  given[#given + 1] = id
 end
 
 local function give_more(slot, drawn)
@@ -79,10 +84,22 @@ local function give_any(draws)
 end
 
 if last[1] ~= a.incarnation or last[2] < a.call then
-  version = version + 1
+  given = {}
+  for _, each in ipairs(a.states) do
+    local slot, place = unpack(each)
+    if redis.call('HGET', HOLDERS, slot) == a.name then
+      local before = redis.call('HGET', STATES, slot)
+      use_blob(place, 1)
+      if before then use_blob(before, -1) end
+      redis.call('HSET', STATES, slot, place)
+    end
+  end
   for _, id in ipairs(a.done) do
     local task = task_of(id)
-    if task then finish(id, task, 'done') end
+    if task then
+      finish(id, task, 'done')
+      use_run(task[3], -1)
+    end
   end
   for _, each in ipairs(a.failed) do
     local id, progress, wait, reason = unpack(each)
@@ -99,6 +116,15 @@ if last[1] ~= a.incarnation or last[2] < a.call then
       end
     end
   end
+  for _, each in ipairs(a.returned) do
+    local id, progress, wait = unpack(each)
+    local task = task_of(id)
+    if task then
+      finish(id, task, 'later')
+      redis.call('HSET', STARTED, id, cmsgpack.pack({progress, task[5]}))
+      redis.call('ZADD', LATER, now + wait, cmsgpack.pack({task[1], task[2], task[3]}))
+    end
+  end
   for _, each in ipairs(a.progress) do
     local task = task_of(each[1])
     if task then
@@ -106,14 +132,21 @@ if last[1] ~= a.incarnation or last[2] < a.call then
       redis.call('HSET', TASKS, each[1], cmsgpack.pack(task))
     end
   end
-  for i, slot in ipairs(a.more) do give_more(slot, a.drawn[i]) end
-  give_any(a.want)
+  if giving then
+    for i, slot in ipairs(a.more) do give_more(slot, a.drawn[i]) end
+    give_any(a.want)
+  end
   save_counts()
-  redis.call('HSET', CALLS, a.name, cmsgpack.pack({a.incarnation, a.call, version, a.delay}))
+  redis.call('HSET', CALLS, a.name, cmsgpack.pack({a.incarnation, a.call, a.delay, given}))
 end
 if redis.call('EXISTS', TASKS) == 1 then
   redis.call('ZADD', FETCHERS, row.ends > 0 and row.ends + a.delay or '+inf', a.name)
 else
   redis.call('ZREM', FETCHERS, a.name)
 end
-return {'ok', version, a.version ~= version and redis.call('HVALS', TASKS) or false}
+local tasks, places = {}, {}
+for i, id in ipairs(given) do
+  tasks[i] = redis.call('HGET', TASKS, id)
+  places[i] = redis.call('HGET', STATES, task_of(id)[2]) or ''
+end
+return {'ok', tasks, places}

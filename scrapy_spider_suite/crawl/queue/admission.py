@@ -345,12 +345,13 @@ class Admission:
                 self.relieve()
         return new
 
-    def add_links(self, pages: list[PageLinks], now: float) -> int:
+    def add_links(self, pages: list[PageLinks], now: float, *, came: bool = False) -> int:
         """`schedule` for the links of some pages."""
         anyway, queue = self.retry_failed.by_age, self._states.sieve_queue
         if (router := self.router) is not None:
             pages = [
-                (origin, router.own_links(origin, keys, anyway=anyway)) for origin, keys in pages
+                (origin, router.own_links(origin, keys, anyway=anyway or came))
+                for origin, keys in pages
             ]
         if queue is not None and queue.active:
             for origin, keys in pages:

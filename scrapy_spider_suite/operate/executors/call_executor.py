@@ -48,7 +48,7 @@ from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, retry_fore
 from scrapy_spider_suite.runtime.text import counted
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.cluster.agent import Agent
+    from scrapy_spider_suite.cluster.agent import ClusterAgent
 
 logger = logging.getLogger(__name__)
 
@@ -426,7 +426,7 @@ def _write_piece(file: int, piece: ListPiece, last: int) -> None:
     os.pwrite(file, piece.data, piece.at)
 
 
-def make_call_service(agent: Agent) -> CallListener:
+def make_call_service(agent: ClusterAgent) -> CallListener:
     redis, job = agent.crawl.settings.redis_url, agent.job
     calling = CallExecutor(job.folder, job.file.id, agent.name)
     return CallListener("" if redis is None else redis.url, agent.crawl_name, agent.name, calling)

@@ -1,0 +1,527 @@
+"""Mode ``shared-queue``: fetchers that own nothing, and take runs from a queue in Redis.
+
+Each fetcher is an owner of some partitions, too. A URL is done once a checkpoint is durable that
+has its links and its ending; what a fetcher has on its disk may vanish.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import secrets
+import time
+from collections import deque
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from scrapy_spider_suite.cluster.agent import ClusterAgent
+from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
+from scrapy_spider_suite.cluster.held_runs import Checkpoint, HeldRuns, LinkBox
+from scrapy_spider_suite.cluster.mailbox import OwnerRouter
+from scrapy_spider_suite.cluster.membership import (
+    Candidate,
+    Heartbeat,
+    folder_identity,
+    shared_settings,
+)
+from scrapy_spider_suite.cluster.peers import RedisMode
+from scrapy_spider_suite.cluster.run_blobs import BlobFolder, Place, pack_links, unpack_piece
+from scrapy_spider_suite.cluster.run_hosts import SlotHosts
+from scrapy_spider_suite.cluster.run_owner import (
+    PARTITIONS,
+    QUEUE,
+    SLOTS,
+    Owner,
+    Partitions,
+    partition_of,
+)
+from scrapy_spider_suite.cluster.run_queue import (
+    ENTRIES_MAX,
+    LITTER_AGE,
+    FailedRun,
+    FetcherReport,
+    RunQueue,
+    Task,
+    TaskList,
+)
+from scrapy_spider_suite.crawl.context import Crawl, Engine, stays_open
+from scrapy_spider_suite.crawl.queue.admission import AdmissionBatch
+from scrapy_spider_suite.errors import (
+    BlobError,
+    FencedError,
+    HandoverFileError,
+    RegistryError,
+    SettingsError,
+)
+from scrapy_spider_suite.frontier.entries import UNITS, slot_of
+from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task
+
+if TYPE_CHECKING:
+    from scrapy_spider_suite.store.job_directory import Job
+
+logger = logging.getLogger(__name__)
+
+CHECKPOINT: Final = 5.0  # seconds between two checkpoints of a busy fetcher
+ROWS_MAX: Final = 50_000  # URLs of runs in a fetcher, above which it asks for no more
+TASKS_MAX: Final = 1_000
+_BOX_MAX: Final = 50_000  # rows of links in memory, at which the crawl pauses
+_PERIOD: Final = 1.0  # seconds between two calls of a fetcher
+_SOON: Final = 0.1  # while there is more to say than one call holds
+_SWEEP: Final = 5.0
+_RETRY: Final = 2.0
+_TRIES: Final = 5  # of a run that cannot be read, before it is set aside
+_TRY_AGAIN: Final = 10.0  # seconds after the first of these
+
+
+class Said(NamedTuple):
+    """What this fetcher said to Redis at *when*, in case that Redis forgets it."""
+
+    when: float
+    posts: Sequence[tuple[int, bytes]] = ()
+    done: Sequence[bytes] = ()
+
+
+class Fetcher(ClusterAgent):
+    """A fetcher of the shared queue."""
+
+    _mode: SharedQueueMode | None
+
+    def __init__(self, crawl: Crawl, job: Job) -> None:
+        super().__init__(crawl, job, Partitions())
+        settings = crawl.settings
+        self.box = LinkBox()
+        # What it routes goes to owners, also to this process as one of them.
+        self.routing = OwnerRouter(
+            self.box, lambda host, url: str(partition_of(host)), "",
+            cache=settings.seen_cache // 4, shared_seeds=False,
+            by_slot=[str(slot // SLOTS) for slot in range(UNITS)],
+        )  # fmt: skip
+        self.held = HeldRuns()
+        crawl.frontier.states.on_ended = self._ended
+        self._tasks: list[asyncio.Task[None]] = []
+        self._checkpoint: Checkpoint | None = None  # that is not durable yet
+        self._posts: list[tuple[int, bytes]] = []  # places of its links that are to be posted
+        self._post = self._checkpointed = 0
+        self._source = f"{self.name}:{self.incarnation:016x}"
+        self._to_load: dict[bytes, Task] = {}
+        self._failed: list[FailedRun] = []
+        self._loads = WarnOnce(logger, f"the shared queue, fetcher {self.name}")
+        self._left: int | None = None  # of the whole crawl, by the last answer since a checkpoint
+        self._draining = False
+        self._era = 0  # of the registry: another one begins when Redis may have lost something
+        self._recent: deque[Said] = deque()
+        self._seeded = False  # whether it is known that all seeds are in the queue
+        self._moments: dict[str, float] = {}
+
+    def _ended(self, identity: bytes, event: Event | None, status: int, when: float) -> None:
+        self.held.end(identity, event, status, when)
+
+    # The life of the fetcher
+
+    async def open(self, scheduler: Engine) -> None:
+        crawl, settings, job = self.crawl, self.crawl.settings, self.job
+        self._scheduler = scheduler
+        policy = crawl.policy_file.policy
+        self._delay = max(settings.longest_delay, policy.overrides.longest_delay)
+        try:
+            mode = SharedQueueMode(self)
+            self.queue = RunQueue(mode.url, self.crawl_name)
+        except ValueError as error:
+            raise SettingsError(f"SUITE_CLUSTER = 'shared-queue': {error}") from error
+        self._mode = mode
+        try:
+            self._blobs = BlobFolder(runs_folder(self), self.crawl_name)
+        except (ValueError, ImportError) as error:
+            raise SettingsError(f"SUITE_RUNS_DIR = {runs_folder(self)!r}: {error}") from error
+        self._list = TaskList(self.queue, self.name, self.incarnation, self._delay)
+        self._hosts = SlotHosts(
+            HandoverContext(
+                crawl.frontier, job.store, self.ownership, lambda: (crawl.now(), time.time())
+            ),
+            job.folder / "hosts", (self.crawl_name, self.name),
+        )  # fmt: skip
+        who = self.name, f"{self.incarnation:016x}"
+        self.owner = Owner(
+            self.queue, self._blobs, who, job.folder / "owner", self._mine, time.time
+        )
+        await mode.open()
+        await self._agree_on_folder(mode)
+        await self.queue.set_weights({QUEUE: 1.0})
+        counts = await self.queue.counts()
+        self._seeded = crawl.seeds.elsewhere = bool(counts[""]["seeded"])
+        await self._restore()
+        mode.start()
+        self._tasks = [
+            logged_task(self._run(), "runs"), logged_task(self.owner.run(), "owner"),
+            logged_task(self._give(mode), "partitions"),
+        ]  # fmt: skip
+
+    async def _agree_on_folder(self, mode: SharedQueueMode) -> None:
+        """Raise `SettingsError` if other fetchers use another folder of blobs."""
+        drawn = secrets.token_hex(8)
+        agreed = await mode.registry.agreed("runs:folder", drawn)
+        found = await asyncio.to_thread(self._blobs.mark, agreed, new=agreed == drawn)
+        if found != agreed:
+            raise SettingsError.of(
+                "SUITE_RUNS_DIR", runs_folder(self),
+                "the folder, on this machine too, that the other fetchers of the crawl use",
+            )
+
+    async def close(self, reason: str = "") -> None:
+        await cancel_tasks(*self._tasks)
+        mode = self._mode
+        if mode is None:
+            return
+        if self._tasks:
+            with suppress(RegistryError, FencedError, BlobError, OSError):
+                await self._give_back()
+        await mode.close()
+        await self.queue.close()
+
+    def drain(self) -> None:
+        super().drain()
+        self._draining = True
+
+    async def _give_back(self) -> None:
+        """Report all that is done; what is not goes back to the queue, with what is known of it."""
+        await self._make_checkpoint()
+        held, slots = self.held, list(self.held.slots)
+        for begin in range(0, len(slots), ENTRIES_MAX):
+            some = slots[begin : begin + ENTRIES_MAX]
+            places = await self._save(some)
+            await self._make_checkpoint()  # of what was under way
+            ids = [id for slot in some for id in held.slots[slot]]
+            for at in range(0, len(ids), ENTRIES_MAX):
+                done, back = list[bytes](), list[tuple[bytes, bytes, float]]()
+                for id in ids[at : at + ENTRIES_MAX]:
+                    if held.is_done(id):
+                        done.append(id)
+                    else:
+                        back.append((id, bytes(held.runs[id].reported), self._delay))
+                await self._list.sync(FetcherReport(done=done, returned=back, hosts=places))
+                places = {}
+            for id in ids:
+                held.remove(id)
+            for slot in some:
+                await self._hosts.forget(slot)
+        unloaded = list(self._to_load.values())
+        self._to_load.clear()
+        for at in range(0, len(unloaded), ENTRIES_MAX):
+            await self._list.sync(FetcherReport(returned=[
+                (task.run.id, task.progress, 0.0) for task in unloaded[at : at + ENTRIES_MAX]
+            ]))  # fmt: skip
+
+    # Partitions
+
+    def _mine(self) -> set[int]:
+        mine, own = self.ownership.mine, self.ownership.own
+        return {
+            number for number in range(PARTITIONS)
+            if mine[number * SLOTS] and own[number * SLOTS]
+        }  # fmt: skip
+
+    async def _give(self, mode: SharedQueueMode) -> None:
+        """Give partitions that others own to their owners."""
+        while True:
+            await asyncio.sleep(_PERIOD)
+            with suppress(RegistryError, FencedError):  # of which the heartbeat tells
+                mine, epoch = self.ownership.mine, self.ownership.epoch
+                given = False
+                for number, units in self.ownership.units_of_others().items():
+                    moved = (mine & units).nonzero()[0].astype("u2")
+                    if len(moved):
+                        async with self.owner.one:
+                            self.owner.let_go()
+                            await mode.registry.give(moved, number, epoch)
+                        given = True
+                if given:
+                    await mode.update_holders()
+
+    # Runs
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                more = await self._step()
+                self._loads.over("away")
+            except FencedError:
+                await self._lose()
+            except (RegistryError, BlobError, OSError) as error:
+                self._loads.say("away", error)
+                await asyncio.sleep(_RETRY)
+            else:
+                await asyncio.sleep(_SOON if more else _PERIOD)
+
+    async def _restore(self) -> None:
+        """Read the list anew: what this fetcher holds by it is to be loaded."""
+        await self._list.restore()
+        self._to_load |= self._list.tasks
+        for id in self.held.runs:
+            self._to_load.pop(id, None)
+
+    async def _declare(self, era: int) -> None:
+        """Say again what Redis may have forgotten: it was restarted, or has lost data."""
+        if self._era:
+            for said in list(self._recent):
+                for at in range(0, len(said.posts), ENTRIES_MAX):
+                    self._post += 1
+                    await self.queue.post(
+                        self._source, self._post, said.posts[at : at + ENTRIES_MAX]
+                    )
+                if said.done:
+                    await self._list.sync(FetcherReport(done=said.done))
+            await self._restore()
+            for slot in {
+                run.task.slot for id, run in self.held.runs.items() if id not in self._list.tasks
+            }:
+                # Redis gave it and has forgotten that: another fetcher may have it.
+                for id in list(self.held.slots[slot]):
+                    self.held.remove(id)
+                    if id in self._list.tasks:
+                        self._to_load[id] = self._list.tasks[id]
+                await self._hosts.forget(slot)
+            self.held.changed |= dict.fromkeys(self.held.runs)
+        self._era = era
+
+    def _note_said(self, said: Said) -> None:
+        self._recent.append(said)
+        while self._recent and said.when - self._recent[0].when > LITTER_AGE / 2:
+            self._recent.popleft()
+
+    async def _lose(self) -> None:
+        """The lease is over: others may have the runs of this fetcher."""
+        logger.warning("the lease of this fetcher is over: it lets go of what it has")
+        self.owner.let_go()
+        self._to_load.clear()
+        for slot in list(self.held.slots):
+            for id in list(self.held.slots[slot]):
+                self.held.remove(id)
+            await self._hosts.forget(slot)
+        self._list.tasks.clear()
+        while True:
+            await asyncio.sleep(_PERIOD)
+            with suppress(FencedError, RegistryError):
+                await self._list.sync(FetcherReport())  # fenced until it has joined again
+                await self._restore()
+                return
+
+    async def _step(self) -> bool:
+        """One round of a fetcher; whether there is more to do at once."""
+        now = time.monotonic()
+        if self._draining:
+            await self._give_back()
+            return False
+        if self._mode is not None and self._era != self._mode.registry.answer.era:
+            await self._declare(self._mode.registry.answer.era)
+        await self._load_some()
+        busy = self.crawl.flying > 0 or self.crawl.frontier.leases.out > 0
+        if self._is_due("checkpoint", CHECKPOINT if busy else 0.0):
+            await self._make_checkpoint()
+        if self._is_due("sweep", _SWEEP):
+            await self.queue.sweep()
+        more = await self._sync(now)
+        if not (self.held.runs or self._to_load or busy):
+            await self._look_for_the_end()
+        return more
+
+    def _is_due(self, what: str, seconds: float) -> bool:
+        now = time.monotonic()
+        if now - self._moments.get(what, -1e9) < seconds:
+            return False
+        self._moments[what] = now
+        return True
+
+    async def _sync(self, now: float) -> bool:
+        held = self.held
+        empty = held.empty(now)[:ENTRIES_MAX]
+        places = await self._save(empty) if empty else {}
+        done = [id for slot in empty for id in held.slots[slot]][:ENTRIES_MAX]
+        done += list(held.finished())[: ENTRIES_MAX - len(done)]
+        progress = held.progress()
+        low = [slot for slot in held.low(now) if slot not in places]
+        report = FetcherReport(
+            done=done, failed=self._failed[:ENTRIES_MAX], progress=progress, hosts=places,
+            more=low, want=self._wanted(),
+        )  # fmt: skip
+        new = await self._list.sync(report)
+        if done:
+            self._note_said(Said(time.monotonic(), done=done))
+        del self._failed[: len(report.failed)]
+        held.said(list(progress))
+        for id in done:
+            held.remove(id)
+        for task in new:
+            self._to_load[task.run.id] = task
+        for slot in empty:
+            if slot not in held.slots and not any(t.slot == slot for t in new):
+                await self._hosts.forget(slot)
+        return bool(new) or len(done) == ENTRIES_MAX
+
+    def _wanted(self) -> int:
+        """How many runs of any slot to ask for."""
+        crawl = self.crawl
+        scheduler = self._scheduler
+        if scheduler is None or scheduler.closing or scheduler.paused or not self.may_fetch():
+            return 0
+        full = len(self.held) >= ROWS_MAX or len(self._list.tasks) >= TASKS_MAX
+        places = crawl.settings.project.concurrent_requests
+        if full or crawl.frontier.leases.out >= places:
+            return 0
+        return ENTRIES_MAX
+
+    async def _save(self, slots: Sequence[int]) -> dict[int, bytes]:
+        """Save what is known of the hosts of *slots*; the places of it."""
+        saved = [await self._hosts.save(slot) for slot in slots]
+        if not saved:
+            return {}
+        places = await asyncio.to_thread(self._blobs.write, saved)
+        return {slot: place.to_bytes() for slot, place in zip(slots, places, strict=True)}
+
+    # Loading
+
+    async def _load_some(self) -> None:
+        for id, task in list(self._to_load.items()):
+            try:
+                await self._load(task)
+            except (BlobError, HandoverFileError) as error:
+                if isinstance(error, BlobError) and not (error.missing or error.damaged):
+                    raise  # the folder is away
+                damaged = not getattr(error, "missing", False) or task.failures + 1 >= _TRIES
+                wait = 0.0 if damaged else _TRY_AGAIN * 2**task.failures
+                logger.error(
+                    "run %s of slot %d: %s: %s", id.hex(), task.slot, error,
+                    "it is set aside" if damaged else f"it is tried again in {wait:g} s",
+                )  # fmt: skip
+                self._failed.append(FailedRun(id, task.progress, wait, str(error)[:200]))
+            del self._to_load[id]
+
+    async def _load(self, task: Task) -> None:
+        hosts = None
+        if task.hosts and task.slot not in self.held.slots:
+            hosts = await asyncio.to_thread(self._blobs.read, Place.from_bytes(task.hosts))
+        place = task.run.place
+        piece = place[1:]
+        if place[:1] == b"\1":
+            piece = await asyncio.to_thread(self._blobs.read, Place.from_bytes(place[1:]))
+        rows = unpack_piece(task.slot, piece)
+        if hosts is not None:
+            await self._hosts.load(task.slot, hosts)
+        entries = self.held.add(task, rows)
+        frontier, now = self.crawl.frontier, self.crawl.now()
+        for at in range(0, len(entries), 100):
+            some = entries[at : at + 100]
+            new = dict[bytes, bytes | None].fromkeys(each.identity for each in some)
+            AdmissionBatch(frontier, new, now).add_entries(some)
+            self.crawl.wake()
+            await asyncio.sleep(0)
+
+    # Checkpoints
+
+    async def _make_checkpoint(self) -> None:
+        """Make durable what has come; then it may be reported."""
+        if self._checkpoint is None:
+            if not (len(self.box) or self.held.unsaid):
+                return
+            self._checkpoint = self.held.cut(self.box.take())
+            self._left = None
+        if self._checkpoint.links and not self._posts:
+            pieces = [pack_links(number, links) for number, links in self._checkpoint.links.items()]
+            places = await asyncio.to_thread(self._blobs.write, pieces)
+            self._posts = [
+                (number, place.to_bytes())
+                for number, place in zip(self._checkpoint.links, places, strict=True)
+            ]
+            self._note_said(Said(time.monotonic(), posts=tuple(self._posts)))
+        while self._posts:
+            some = self._posts[:ENTRIES_MAX]
+            if not await self.queue.post(self._source, self._post + 1, some):
+                raise BlobError("owners are behind: too many links wait for them")
+            self._post += 1
+            del self._posts[: len(some)]
+        self.held.settle(self._checkpoint)
+        self._checkpoint = None
+        self._checkpointed += 1
+
+    async def _look_for_the_end(self) -> None:
+        scheduler = self._scheduler
+        seeds_read = scheduler is not None and not scheduler.starting
+        if len(self.box) or self.held.unsaid or self._checkpoint is not None:
+            self._left = None
+            return
+        if seeds_read and not self._seeded:
+            await self.queue.note_seeded()
+            self._seeded = True
+        counts = await self.queue.counts()
+        left = counts.pop("")
+        self._left = left["inputs"] + left["open"] + sum(
+            count for of_queue in counts.values() for name, count in of_queue.items()
+            if name in ("urls:queued", "urls:running", "urls:later")
+        )  # fmt: skip
+
+    # What others ask
+
+    @property
+    def rows_max(self) -> int:
+        return _BOX_MAX
+
+    def is_elsewhere(self, host: str, url: str) -> bool:
+        return slot_of(host) not in self.held.slots
+
+    @property
+    def _has_rows(self) -> bool:
+        return bool(self.held.runs or len(self.box) or self._checkpoint is not None or self._left)
+
+    @property
+    def at_rest(self) -> bool:
+        scheduler = self._scheduler
+        if scheduler is None or scheduler.starting or scheduler.has_work():
+            return False
+        if self._draining:
+            return not (self.held.runs or self._to_load or len(self.box) or self._checkpoint)
+        if self._has_rows:
+            return False
+        return self._left == 0 and self.ownership.settled and not self._to_load
+
+    def heartbeat(self) -> Heartbeat:
+        counters = self.crawl.frontier.counters
+        idle = self.at_rest and not stays_open(self.crawl)
+        return Heartbeat(
+            epoch=self.ownership.epoch, idle=idle, left=self._has_rows and not idle, sent=0,
+            received=0, facts=self._facts(),
+            activity=counters.sequence + counters.done + counters.failed + self._checkpointed,
+        )  # fmt: skip
+
+    @property
+    def stats(self) -> dict[str, int | float]:
+        return {
+            "runs/held": len(self.held.runs), "runs/urls": len(self.held),
+            "runs/slots": len(self.held.slots), "runs/checkpoints": self._checkpointed,
+            "runs/new_urls": self.owner.new, "runs/cut": self.owner.cut,
+            "runs/lost_links": self.owner.lost, "messages/waiting": len(self.box),
+            "messages/spared": self.routing.spared,
+            "cluster/units": int(self.ownership.mine.sum()),
+        } | super().stats  # fmt: skip
+
+
+class SharedQueueMode(RedisMode):
+    """A fetcher among the others. Raises `ValueError`: invalid crawl name or URL."""
+
+    agent: Fetcher
+    # A process without the disk of the one before cannot prove that that one is gone: it waits.
+    passing = RedisMode.passing | {"name"}
+
+    async def candidate(self) -> Candidate:
+        agent, settings = self.agent, self.agent.crawl.settings
+        return Candidate(
+            name=agent.name, job=f"fetcher {agent.name}", folder=folder_identity(agent.job.folder),
+            grace=settings.agent_grace, weight=settings.agent_weight,
+            fixed=shared_settings(settings, agent.ownership.assignment), idle=agent.finished,
+        )  # fmt: skip
+
+
+def runs_folder(agent: ClusterAgent) -> str:
+    """Where the blobs of the crawl are; beside the job directory unless a setting says."""
+    given = agent.crawl.settings.runs_dir
+    return given or str(agent.job.path.absolute().parent / "runs")
