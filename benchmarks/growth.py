@@ -4,10 +4,11 @@
     python -m benchmarks growth --part urls --most 1000000
 
 The list of seeds has all pages of the web, and is read before any of them is fetched. *urls*: so
-many pages on 100 hosts, measured when each host has been visited ten times. *hosts*: so many hosts
-of 5 pages, measured when each host has been visited once. Measured are 20,000 pages; of a smaller
-web half of its pages (*urls*), or one page of each host. So in all rows a page does the same: its
-links are known, its host has an address, and it has a connection of its own. The smallest web is
+many pages on 100 hosts, measured when each host has been visited ten times: 20,000 pages, or half
+of those of a smaller web. *hosts*: so many hosts of 5 pages, each of which is looked up, visited
+five times, and left; nine tenths of all pages are measured. Of a million hosts, more than memory
+holds, 100,000 pages are measured, behind the first million. So in all rows a page does the same:
+its links are known, and it has a connection of its own. The smallest web is
 crawled five times before each other web, and five times after it. The cost of a row is compared
 with the median of these ten, since the machine may become slower meanwhile.
 """
@@ -28,7 +29,7 @@ from scrapy_spider_suite.testing import FakeWebConfig
 URLS = (10_000, 100_000, 1_000_000, 10_000_000)
 HOSTS = (1_000, 10_000, 100_000, 1_000_000)
 MEASURED = 20_000
-"""Pages."""
+"""Pages, of *urls*."""
 _BESIDE = 5  # crawls of the smallest web before a row, and after it
 _PATIENCE = 7_200.0
 _SAME: Final[dict[str, Any]] = {"keep_alive": 0.0, "ttl": 86_400, "addresses": 150}
@@ -45,7 +46,9 @@ def hosts_load(count: int) -> Load:
     """A web of *count* hosts."""
     places = 20 if count < 1_000 else 200
     web = FakeWebConfig(hosts=count, pages=5, degree=12, page_size=2_600, **_SAME)
-    return Load(web, min(MEASURED, count), count + count // 20, places, timeout=_PATIENCE)
+    if count > 100_000:
+        return Load(web, 100_000, count, places, timeout=_PATIENCE)
+    return Load(web, count * 9 // 2, count // 4, places, timeout=_PATIENCE)
 
 
 @dataclass(frozen=True)

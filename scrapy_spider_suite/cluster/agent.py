@@ -141,38 +141,9 @@ class ClusterAgent:
         """Whether a fetch may start: its host cannot get another holder before its end."""
         return self._mode is not None and self._mode.may_fetch() and self.outbox_has_room()
 
-    @property
-    def rows_max(self) -> int:
-        """Rows for others at which the crawl pauses."""
-        return OUTBOX_ROWS
-
     def outbox_has_room(self) -> bool:
-        """False: the outbox is full, and the crawl pauses until a tenth of it is free."""
-        scheduler, outbox = self._scheduler, self.routing.outbox
-        if scheduler is None or len(outbox) < self.rows_max:
-            return True
-        if OUTBOX_FULL not in scheduler.pauses:
-            most = sorted(outbox.receivers.items(), key=lambda each: -each[1])[:3]
-            logger.warning(
-                "the outbox is full: %s for other agents (%s): the crawl pauses until some are "
-                "taken; nothing is lost", counted(len(outbox), "row waits", "rows wait"),
-                ", ".join(f"{name} {rows:,}" for name, rows in most),
-            )  # fmt: skip
-            self.crawl.crawler.stats.inc_value("suite/outbox/pauses")
-            scheduler.pause(OUTBOX_FULL)
-            self._check_outbox(scheduler)
-        return False
-
-    def _check_outbox(self, scheduler: Engine) -> None:
-        rows = len(self.routing.outbox)
-        if scheduler.closing:
-            return
-        if rows > self.rows_max * 9 // 10:
-            asyncio.get_running_loop().call_later(_OUTBOX_CHECK, self._check_outbox, scheduler)
-        else:
-            waiting = counted(rows, "row waits", "rows wait")
-            logger.info("%s for other agents: the crawl goes on", waiting)
-            scheduler.unpause(OUTBOX_FULL)
+        """Whether what is found may be kept until others take it."""
+        raise NotImplementedError
 
     @property
     def finished(self) -> bool:
@@ -299,6 +270,34 @@ class Agent(ClusterAgent):
     def set_receiving(self, on: bool) -> None:
         if self._mailbox is not None:
             self._mailbox.set_receiving(on)
+
+    def outbox_has_room(self) -> bool:
+        """False: the outbox is full, and the crawl pauses until a tenth of it is free."""
+        scheduler, outbox = self._scheduler, self.outbox
+        if scheduler is None or len(outbox) < OUTBOX_ROWS:
+            return True
+        if OUTBOX_FULL not in scheduler.pauses:
+            most = sorted(outbox.receivers.items(), key=lambda each: -each[1])[:3]
+            logger.warning(
+                "the outbox is full: %s for other agents (%s): the crawl pauses until some are "
+                "taken; nothing is lost", counted(len(outbox), "row waits", "rows wait"),
+                ", ".join(f"{name} {rows:,}" for name, rows in most),
+            )  # fmt: skip
+            self.crawl.crawler.stats.inc_value("suite/outbox/pauses")
+            scheduler.pause(OUTBOX_FULL)
+            self._check_outbox(scheduler)
+        return False
+
+    def _check_outbox(self, scheduler: Engine) -> None:
+        rows = len(self.outbox)
+        if scheduler.closing:
+            return
+        if rows > OUTBOX_ROWS * 9 // 10:
+            asyncio.get_running_loop().call_later(_OUTBOX_CHECK, self._check_outbox, scheduler)
+        else:
+            waiting = counted(rows, "row waits", "rows wait")
+            logger.info("%s for other agents: the crawl goes on", waiting)
+            scheduler.unpause(OUTBOX_FULL)
 
     @property
     def _has_rows(self) -> bool:

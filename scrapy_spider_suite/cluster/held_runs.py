@@ -18,6 +18,7 @@ from scrapy_spider_suite.cluster.url_table import EVENT_NUMBERS, fingerprint
 from scrapy_spider_suite.errors import BlobError, JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.seen_transfer import host_of_state_key
 
 LOW: Final = 100  # URLs of a slot that are left, with which its next run is asked for
@@ -105,7 +106,7 @@ class HeldRuns:
         except (IndexError, ValueError, JobDamagedError) as error:
             raise BlobError(f"a run cannot be read: {error}", damaged=True) from error
         if len(entries) != task.run.urls:
-            text = f"a run of {task.run.urls} URLs has {len(entries)}"
+            text = f"a run of {counted(task.run.urls, 'URL')} has {len(entries)}"
             raise BlobError(text, damaged=True)
         self.runs[task.run.id] = run
         self.slots.setdefault(task.slot, set()).add(task.run.id)

@@ -44,6 +44,7 @@ from scrapy_spider_suite.errors import ClusterError, FencedError, JoinRefusedErr
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.runtime.clock import boottime
 from scrapy_spider_suite.runtime.text import counted
+from scrapy_spider_suite.settings.values import RedisUrl
 
 TIMEOUT: Final = 5.0  # seconds of a call
 
@@ -121,6 +122,25 @@ async def list_crawls(url: str) -> list[str]:
     finally:
         await server.close()
     return sorted(name for key in found if (name := RedisKeys.crawl_of(key)))
+
+
+_SHOWN: Final = 10
+
+
+async def find_crawl(redis: RedisUrl, name: str | None) -> str:
+    """Return *name*, or the name of the only crawl at *redis*. Raises `ClusterError`."""
+    if name:
+        return name
+    try:
+        names = await list_crawls(redis.url)
+    except ValueError as error:
+        raise ClusterError(f"{redis}: {error}") from None
+    if not names:
+        raise ClusterError(f"Redis at {redis} holds no crawl of several agents")
+    if len(names) > 1:
+        some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        raise ClusterError(f"Redis at {redis} holds {len(names)} crawls: give --crawl, of {some}")
+    return names[0]
 
 
 class ClusterAdmin(RegistryClient):

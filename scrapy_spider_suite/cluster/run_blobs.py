@@ -55,7 +55,7 @@ RunHosts: TypeAlias = list[tuple[str, list[RunRow]]]
 
 class Links(NamedTuple):
     """What a fetcher found for the owner of a partition: *rows* as `mailbox` packs them for other
-    agents, and *endings* of URLs: fingerprint, number of the event, status, seconds since the epoch.
+    agents, and *endings* of URLs: fingerprint, number of the event, status, seconds since 1970.
     """
 
     rows: list[bytes]
@@ -120,7 +120,8 @@ T = TypeVar("T")
 def _decoded(partition: int, piece: bytes, kind: type[T]) -> T:
     found, data = _unseal(piece)
     if found != partition:
-        raise BlobError(f"what was for partition {partition} is for partition {found}", damaged=True)
+        text = f"what was for partition {partition} is for partition {found}"
+        raise BlobError(text, damaged=True)
     return _decode(data, kind)
 
 

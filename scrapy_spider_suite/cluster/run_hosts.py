@@ -1,6 +1,6 @@
 """What is known of the hosts of a slot, on its way from fetcher to fetcher: as a hand-over file.
 
-Records, robots.txt, cookies of the registered domain, traps: what `handover` hands over, but no URL.
+Records, robots.txt, cookies of the registered domain, traps: what is handed over, but no URL.
 """
 
 from __future__ import annotations
@@ -32,14 +32,18 @@ _values = ValueCodec()
 
 
 class _HostsDump(HostDump):
-    """A dump without URLs."""
+    """A dump without URLs. *parks*: its hosts leave memory."""
+
+    def __init__(self, context: HandoverContext, units: UnitSet, *, parks: bool = True) -> None:
+        super().__init__(context, units)
+        self._parks = parks
 
     def _items(self) -> Iterator[Item | bool]:
         for host in self.hosts():
             if host is None:
                 yield False
                 continue
-            while not self.park(host):
+            while self._parks and not self.park(host):
                 yield True
             yield [ItemKind.HOST, host, self._records.current(host).to_bytes()]
             for rows in self._kept(host):
@@ -65,12 +69,14 @@ class SlotHosts:
     def _units(self, slot: int) -> UnitSet:
         return UnitSet(self._context.ownership.assignment, [slot])
 
-    async def save(self, slot: int) -> bytes:
-        """The hosts of *slot*, once none is visited; nothing of them is in memory then."""
+    async def save(self, slot: int, *, parks: bool = True) -> bytes:
+        """The hosts of *slot*; with *parks* once none is visited, and nothing of them is in memory
+        then.
+        """
         units, id = self._units(slot), secrets.token_hex(8)
         path = self._folder / id
         label = HandoverLabel(id, self._crawl, self._agent, _ANYBODY, pack_units(units.numbers))
-        dump = _HostsDump(self._context, units)
+        dump = _HostsDump(self._context, units, parks=parks)
         await self._context.run_durably(lambda: dump.pack(path, label))
         try:
             return path.read_bytes()

@@ -43,12 +43,13 @@ logger = logging.getLogger(__name__)
 PARTITIONS: Final = 64
 SLOTS: Final = UNITS // PARTITIONS  # of a partition
 QUEUE: Final = "bulk"  # of links
+WEIGHTS: Final = {QUEUE: 1.0, "one-off": 5.0}  # of queues
 OPEN_MAX: Final = 300.0  # seconds for which a URL waits until a run is cut all the same
 ROWS_MAX: Final = 65_536  # rows of a partition that wait; with more, runs are cut earlier
 _FREE: Final = 64  # slots with runs: with fewer, fetchers may soon have nothing to do
 _SEGMENTS: Final = 8  # segments of waiting rows, at which they are written anew as one
 _INLINE: Final = 200  # bytes of a piece that lies in the entry itself
-_CYCLE, _RETRY = 1.0, 2.0  # seconds
+_CYCLE, _CLEAR, _RETRY = 1.0, 5.0, 2.0  # seconds
 _NEW: Final = Ending(None, 0, 0)
 # Plain integers: operators of flags are Python code.
 _DONT_FILTER = int(Flag.DONT_FILTER)
@@ -110,6 +111,7 @@ class Partition:
         self.number, self.commits, self.manifest = number, commits, manifest
         self.table = UrlTable(folder, map(read, manifest.known))
         self.waiting: dict[int, WaitingRows] = {}
+        self.open = 0  # rows in no run yet
         for commit, place in manifest.waiting:
             for slot, hosts in unpack_waiting(number, read(place)):
                 if commit > manifest.cut.get(slot, 0):
@@ -121,11 +123,7 @@ class Partition:
         waiting = self.waiting.setdefault(slot, WaitingRows(now))
         for host, row in rows:
             waiting.add(host, row)
-
-    @property
-    def open(self) -> int:
-        """How many rows are in no run yet."""
-        return sum(each.count for each in self.waiting.values())
+            self.open += 1
 
     def take(self, links: Links, now: float) -> int:
         """Take *links*; how many of the URLs were new. Raises `MessageError`: nothing was taken."""
@@ -160,13 +158,12 @@ class Partition:
         A slot has a full run; or there are *hungry* fetchers; or its rows wait for long; or too
         many wait.
         """
-        by_size = sorted(self.waiting, key=lambda slot: -self.waiting[slot].count)
-        if hungry or self.open > ROWS_MAX:
-            return by_size
-        return [
-            slot for slot in by_size
-            if self.waiting[slot].count >= URLS_MAX or now - self.waiting[slot].since >= OPEN_MAX
+        everything = hungry or self.open > ROWS_MAX
+        slots = [
+            slot for slot, rows in self.waiting.items()
+            if everything or rows.count >= URLS_MAX or now - rows.since >= OPEN_MAX
         ]  # fmt: skip
+        return sorted(slots, key=lambda slot: -self.waiting[slot].count)
 
     def cut(self, slots: Iterable[int], most: int) -> list[RunOf]:
         """Cut *most* runs of *slots*, or fewer."""
@@ -175,6 +172,7 @@ class Partition:
             if len(runs) == most:
                 break
             rows = self.waiting.pop(slot)
+            self.open -= rows.count
             self._fresh.pop(slot, None)
             self.manifest.cut[slot] = self.commits
             for run in _pieces(rows.hosts):
@@ -248,6 +246,7 @@ class Owner:
         self._queue, self._blobs, self._who = queue, blobs, who
         self._folder, self._mine, self._clock = folder, mine, clock
         self._partitions: dict[int, Partition] = {}
+        self._cleared = 0.0
         self.one = asyncio.Lock()  # held while it works
         self._warnings = WarnOnce(logger, "the shared queue")
 
@@ -288,7 +287,9 @@ class Owner:
         drafts, busy = await asyncio.to_thread(self._draft, came.places, hungry)
         if drafts:
             await self._commit(drafts)
-        await self._clear()
+        if self._clock() - self._cleared >= _CLEAR:
+            self._cleared = self._clock()
+            await self._clear()
         return busy or len(came.places) == ENTRIES_MAX
 
     async def _load(self, numbers: list[int]) -> None:
@@ -310,7 +311,7 @@ class Owner:
         self, places: Mapping[int, Sequence[bytes]], hungry: bool
     ) -> tuple[list[Draft], bool]:
         drafts, room, now, busy = list[Draft](), ENTRIES_MAX, self._clock(), False
-        for number, partition in self._partitions.items():
+        for number, partition in list(self._partitions.items()):
             taken = places.get(number, ())
             for place in taken:
                 self._take(partition, place, now)

@@ -19,6 +19,7 @@ from scrapy_spider_suite.cluster.redis_server import RedisKeys, RedisServer, loa
 from scrapy_spider_suite.errors import FencedError, RegistryError
 
 ENTRIES_MAX: Final = 16  # of one kind in a call: so no script takes a millisecond
+NAMES_MAX: Final = 64  # fetchers among which the least busy one is looked for
 LITTER_AGE: Final = 60.0  # seconds: a restarted Redis has forgotten less
 INPUTS_MAX: Final = 64  # places of links that wait for the owner of a partition
 QUEUES_MAX: Final = 8
@@ -59,6 +60,17 @@ class Task(NamedTuple):
     progress: bytes
     failures: int
     hosts: bytes
+
+
+class AsideRun(NamedTuple):
+    """A run that is set aside, with the reason of the last of its failures."""
+
+    queue: str
+    slot: int
+    run: Run
+    progress: bytes
+    failures: int
+    reason: str
 
 
 class FailedRun(NamedTuple):
@@ -122,7 +134,8 @@ class RunQueue:
             name: load_script("world", "rows", "runs", f"runs_{name}")
             for name in (
                 "sync", "enqueue", "sweep", "queues", "counts", "post", "take", "owned", "commit",
-                "litter", "tasks",
+                "litter", "tasks", "aside", "resume",
+                "give",
             )
         }
 
@@ -176,6 +189,44 @@ class RunQueue:
             }
             for queue in sorted(name.decode() for name in queues)
         }  # fmt: skip
+
+    # Operators
+
+    async def aside(self) -> list[AsideRun]:
+        """The runs that are set aside."""
+        runs, cursor = dict[bytes, AsideRun](), b"0"
+        while True:
+            cursor, found = await self._run("aside", {"cursor": cursor, "most": ENTRIES_MAX})
+            runs |= {each.run.id: each for each in map(_aside, found)}
+            if cursor == b"0":
+                return sorted(runs.values(), key=lambda each: each.run.id)
+
+    async def give(
+        self, runs: Sequence[tuple[str, int, Run]], names: Sequence[str]
+    ) -> list[str]:
+        """Give *runs*, `ENTRIES_MAX` at most, to fetchers past the lottery; to whom ("": nobody).
+
+        *names*: of fetchers. The one that has a run's slot gets it, else the least busy one.
+        Raises `ValueError`: an unknown queue.
+        """
+        packed = [(queue, slot, run.to_bytes()) for queue, slot, run in runs]
+        found = await self._run("give", {"runs": packed, "names": list(names)[:NAMES_MAX]})
+        if found[0] != b"ok":
+            raise ValueError(f"there is no queue {found[1].decode('utf-8', 'replace')!r}")
+        return [name.decode() for name in found[1]]
+
+    async def resume(
+        self, ids: Sequence[bytes], queue: str = "", *, drop: bool = False
+    ) -> list[bool]:
+        """Put runs that are set aside back into their queue, or into *queue*; or *drop* them.
+
+        Which of *ids*, `ENTRIES_MAX` at most, were there. Raises `ValueError`: an unknown queue.
+        """
+        given = {"ids": list(ids), "queue": queue, "drop": drop}
+        found = await self._run("resume", given)
+        if found[0] != b"ok":
+            raise ValueError(f"there is no queue {queue!r}")
+        return [bool(there) for there in found[1]]
 
     # Owners
 
@@ -270,6 +321,18 @@ def _refuse_fenced(found: list[Any]) -> None:
     if found[0] == b"fenced":
         text = "another process has the name of this agent, or its lease ended"
         raise FencedError(text, again=True)
+
+
+def _aside(packed: bytes) -> AsideRun:
+    try:
+        queue, slot, run, progress, failures, reason = msgpack.unpackb(packed, raw=True)
+        text = reason.decode("utf-8", "replace")
+        return AsideRun(
+            queue.decode(), int(slot), Run.from_bytes(run), progress, int(failures), text
+        )
+    except (ValueError, TypeError, struct.error) as error:
+        raise RegistryError(f"Redis holds a run that the suite did not write: {error}",
+                            "damaged") from error  # fmt: skip
 
 
 def _tasks(packed: Sequence[bytes], hosts: Sequence[bytes]) -> list[Task]:

@@ -30,8 +30,8 @@ from scrapy_spider_suite.cluster.run_blobs import BlobFolder, Place, pack_links,
 from scrapy_spider_suite.cluster.run_hosts import SlotHosts
 from scrapy_spider_suite.cluster.run_owner import (
     PARTITIONS,
-    QUEUE,
     SLOTS,
+    WEIGHTS,
     Owner,
     Partitions,
     partition_of,
@@ -47,10 +47,12 @@ from scrapy_spider_suite.cluster.run_queue import (
 )
 from scrapy_spider_suite.crawl.context import Crawl, Engine, stays_open
 from scrapy_spider_suite.crawl.queue.admission import AdmissionBatch
+from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.errors import (
     BlobError,
     FencedError,
     HandoverFileError,
+    PackError,
     RegistryError,
     SettingsError,
 )
@@ -63,10 +65,9 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-CHECKPOINT: Final = 5.0  # seconds between two checkpoints of a busy fetcher
 ROWS_MAX: Final = 50_000  # URLs of runs in a fetcher, above which it asks for no more
 TASKS_MAX: Final = 1_000
-_BOX_MAX: Final = 50_000  # rows of links in memory, at which the crawl pauses
+_BOX_MAX: Final = 50_000  # rows of links in memory, at which the crawl waits for a checkpoint
 _PERIOD: Final = 1.0  # seconds between two calls of a fetcher
 _SOON: Final = 0.1  # while there is more to say than one call holds
 _SWEEP: Final = 5.0
@@ -110,6 +111,8 @@ class Fetcher(ClusterAgent):
         self._loads = WarnOnce(logger, f"the shared queue, fetcher {self.name}")
         self._left: int | None = None  # of the whole crawl, by the last answer since a checkpoint
         self._draining = False
+        self._troubled: dict[int, int] = {}  # failures of the hosts of a slot, as they are saved
+        self._places: dict[int, bytes] = {}  # of what is saved of slots that stay here
         self._era = 0  # of the registry: another one begins when Redis may have lost something
         self._recent: deque[Said] = deque()
         self._seeded = False  # whether it is known that all seeds are in the queue
@@ -148,7 +151,7 @@ class Fetcher(ClusterAgent):
         )
         await mode.open()
         await self._agree_on_folder(mode)
-        await self.queue.set_weights({QUEUE: 1.0})
+        await self.queue.set_weights(WEIGHTS)
         counts = await self.queue.counts()
         self._seeded = crawl.seeds.elsewhere = bool(counts[""]["seeded"])
         await self._restore()
@@ -175,7 +178,7 @@ class Fetcher(ClusterAgent):
         if mode is None:
             return
         if self._tasks:
-            with suppress(RegistryError, FencedError, BlobError, OSError):
+            with suppress(RegistryError, FencedError, BlobError, PackError, OSError):
                 await self._give_back()
         await mode.close()
         await self.queue.close()
@@ -248,7 +251,7 @@ class Fetcher(ClusterAgent):
                 self._loads.over("away")
             except FencedError:
                 await self._lose()
-            except (RegistryError, BlobError, OSError) as error:
+            except (RegistryError, BlobError, PackError, OSError) as error:
                 self._loads.say("away", error)
                 await asyncio.sleep(_RETRY)
             else:
@@ -317,7 +320,9 @@ class Fetcher(ClusterAgent):
             await self._declare(self._mode.registry.answer.era)
         await self._load_some()
         busy = self.crawl.flying > 0 or self.crawl.frontier.leases.out > 0
-        if self._is_due("checkpoint", CHECKPOINT if busy else 0.0):
+        interval = self.crawl.settings.checkpoint_interval
+        soon = not busy or len(self.box) > _BOX_MAX // 2
+        if self._is_due("checkpoint", min(interval, _PERIOD) if soon else interval):
             await self._make_checkpoint()
         if self._is_due("sweep", _SWEEP):
             await self.queue.sweep()
@@ -337,10 +342,14 @@ class Fetcher(ClusterAgent):
         held = self.held
         empty = held.empty(now)[:ENTRIES_MAX]
         places = await self._save(empty) if empty else {}
+        for slot in list(self._places)[: ENTRIES_MAX - len(places)]:
+            place = self._places.pop(slot)
+            if slot in held.slots:
+                places.setdefault(slot, place)
         done = [id for slot in empty for id in held.slots[slot]][:ENTRIES_MAX]
         done += list(held.finished())[: ENTRIES_MAX - len(done)]
         progress = held.progress()
-        low = [slot for slot in held.low(now) if slot not in places]
+        low = [slot for slot in held.low(now) if slot not in empty]
         report = FetcherReport(
             done=done, failed=self._failed[:ENTRIES_MAX], progress=progress, hosts=places,
             more=low, want=self._wanted(),
@@ -371,9 +380,9 @@ class Fetcher(ClusterAgent):
             return 0
         return ENTRIES_MAX
 
-    async def _save(self, slots: Sequence[int]) -> dict[int, bytes]:
+    async def _save(self, slots: Sequence[int], *, parks: bool = True) -> dict[int, bytes]:
         """Save what is known of the hosts of *slots*; the places of it."""
-        saved = [await self._hosts.save(slot) for slot in slots]
+        saved = [await self._hosts.save(slot, parks=parks) for slot in slots]
         if not saved:
             return {}
         places = await asyncio.to_thread(self._blobs.write, saved)
@@ -440,9 +449,29 @@ class Fetcher(ClusterAgent):
                 raise BlobError("owners are behind: too many links wait for them")
             self._post += 1
             del self._posts[: len(some)]
+        parts = self.crawl.parts
+        for sink in () if parts is None else parts.sinks:
+            if isinstance(sink, PagePacks):
+                await sink.persist()
+        await self._save_troubled()
         self.held.settle(self._checkpoint)
         self._checkpoint = None
         self._checkpointed += 1
+
+    async def _save_troubled(self) -> None:
+        """Save what is known of slots with hosts that failed: back-offs outlive this process."""
+        failures: dict[int, int] = {}
+        for host in self.crawl.frontier.workbench.hosts.values():
+            if host.record.failures:
+                slot = slot_of(host.key)
+                failures[slot] = failures.get(slot, 0) + host.record.failures
+        new = [
+            slot for slot, count in failures.items()
+            if slot in self.held.slots and self._troubled.get(slot) != count
+        ][:ENTRIES_MAX]  # fmt: skip
+        self._places |= await self._save(new, parks=False)
+        self._troubled = {slot: self._troubled.get(slot, 0) for slot in failures}
+        self._troubled |= {slot: failures[slot] for slot in new}
 
     async def _look_for_the_end(self) -> None:
         scheduler = self._scheduler
@@ -462,9 +491,9 @@ class Fetcher(ClusterAgent):
 
     # What others ask
 
-    @property
-    def rows_max(self) -> int:
-        return _BOX_MAX
+    def outbox_has_room(self) -> bool:
+        """False: nothing is fetched, and no seed is read, until a checkpoint takes the links."""
+        return len(self.box) < _BOX_MAX
 
     def is_elsewhere(self, host: str, url: str) -> bool:
         return slot_of(host) not in self.held.slots

@@ -116,7 +116,7 @@ class VerbCommand(Command):
     def carry_out(self, verb: Verb, call: Invocation, words: list[str]) -> int:
         """Run *verb*, which *words* follow on the command line; return the exit code."""
         assert verb.run is not None
-        return verb.run(call)
+        return verb.run(call) or 0
 
     def job_of(self, verb: Verb, opts: argparse.Namespace) -> str | None:
         """The job directory for *verb*. Raises `UsageError`."""

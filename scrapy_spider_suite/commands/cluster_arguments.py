@@ -82,7 +82,7 @@ _UP_OPTIONS = (
 
 def _up(call: verb.Invocation) -> int:
     kind = call.settings.get("SUITE_CLUSTER") or "peers"
-    if kind == "peers" and call.jobdir:
+    if kind != "lan" and call.jobdir:
         all_agents.parse_redis(call.jobdir)
     return fleet.run_fleet(call, kind, all_agents.crawl_name(call))
 

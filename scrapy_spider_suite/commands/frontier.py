@@ -39,8 +39,8 @@ class Command(base.VerbCommand):
         assert isinstance(verb, JobVerb)
         if call.crawl:
             call.settings.set("SUITE_CRAWL_NAME", call.crawl, priority="cmdline")
-        if verb.run is not None:
-            return verb.run(call)
+        if verb.run is not None and (code := verb.run(call)) is not None:
+            return code
         own = LocalRedis.find(call.jobdir)
         if call.redis is None and own is None:
             return run_on_job(verb, call)

@@ -16,7 +16,7 @@ import numpy as np
 from scrapy_spider_suite.analysis.time_series import Rows
 from scrapy_spider_suite.cluster.membership import MemberRecord, MemberState
 from scrapy_spider_suite.cluster.pulses import AgentPulse, SeriesClient, all_gauges
-from scrapy_spider_suite.cluster.registry import ClusterAdmin, ClusterOverview, list_crawls
+from scrapy_spider_suite.cluster.registry import ClusterAdmin, ClusterOverview, find_crawl
 from scrapy_spider_suite.crawl.pulse import COLUMNS, RATES, CrawlPace
 from scrapy_spider_suite.errors import ClusterError, JobError
 from scrapy_spider_suite.frontier.entries import UNITS
@@ -69,17 +69,10 @@ class ClusterView:
         assert isinstance(found, RedisUrl)
         self._redis = found
         self.name = str(found)
-        self.crawl = settings.get("SUITE_CRAWL_NAME") or _run(self._only_crawl())
+        self.crawl: Any = _run(find_crawl(found, settings.get("SUITE_CRAWL_NAME")))
         self.missing = ""
         self._ask = ask
         self._kept = KeptAnswers()
-
-    async def _only_crawl(self) -> str:
-        names = await list_crawls(self._redis.url)
-        if len(names) != 1:
-            known = f"{counted(len(names), 'crawl')}: {', '.join(names[:10])}" if names else "none"
-            raise ClusterError(f"which crawl at {self._redis}? give --crawl; there are {known}")
-        return names[0]
 
     def overview(self) -> Overview:
         return _run(self._overview())

@@ -233,7 +233,7 @@ def run_fleet(call: Invocation, kind: str, crawl: str | None) -> int:
             f"{folder} is the job of one process, which agents do not continue: choose another "
             "folder with --dir", print_help=False,
         )  # fmt: skip
-    if kind == "peers" and not call.jobdir:
+    if kind != "lan" and not call.jobdir:
         redis, settings = LocalRedis(folder), call.settings.copy()
         if settings.get("SUITE_AGENT_GRACE") is None:
             # All agents start together: none takes what another had before that is there.
@@ -277,7 +277,7 @@ def _refuse_unknown_spider(call: Invocation, own: Mapping[str, Any], *, pushed: 
     if not inside_project():
         return
     settings, name = call.settings.copy(), call.options.spider
-    redis = {"SUITE_REDIS_URL": call.jobdir} if own["SUITE_CLUSTER"] == "peers" else {}
+    redis = {"SUITE_REDIS_URL": call.jobdir} if own["SUITE_CLUSTER"] != "lan" else {}
     # Add-ons may say where spiders are, and check settings: they get those of an agent.
     settings.setdict({**own, **redis}, "cmdline")
     AddonManager.load_pre_crawler_settings(settings)
@@ -355,7 +355,7 @@ def shared_words(call: Invocation, kind: str) -> Iterator[str]:
     for key, value in given.items():
         if isinstance(value, BaseSettings):  # Scrapy makes settings of JSON
             given[key] = json.dumps(value.copy_to_dict())
-    if kind == "peers":
+    if kind != "lan":
         given["SUITE_REDIS_URL"] = call.jobdir
     yield from _as_options(given)
 

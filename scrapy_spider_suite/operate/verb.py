@@ -120,8 +120,10 @@ class Invocation:
 class Verb:
     name: str
     summary: str  # for the list of verbs, without a full stop
-    run: Callable[[Invocation], int] | None = None
-    """Returns the exit code; None for a `JobVerb`. Raises `SuiteError`s."""
+    run: Callable[[Invocation], int | None] | None = None
+    """Returns the exit code; a `JobVerb` may have none, or None is returned: its parts do it.
+    Raises `SuiteError`s.
+    """
     options: tuple[Option, ...] = ()
     arguments: str = ""  # such as ``HOST``; for the list of verbs
     about: str = ""  # a paragraph or a few of help, at most 99 columns wide

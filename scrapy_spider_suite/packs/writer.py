@@ -59,6 +59,7 @@ class WriteJob:
     future: Waiter
     size: int = 0
     time: float = 0.0
+    end_pack: bool = False
     bundle: RecordBundle = field(init=False)
 
 
@@ -148,13 +149,17 @@ class GroupWriter:
             job.future.set_result(RecordLocation(pack.path.name, place))
         self._rotate(now)
 
-    def close(self, now: float) -> None:
-        """Write everything and close all packs. Raises `PackWriteError`: some stay open."""
-        self.write(now)
+    def end_pack(self) -> OSError | None:
+        """Close the pack, and those that could not be closed before; why some still cannot."""
         if self._pack is not None:
             self._ending.append(self._pack)
             self._pack = None
-        error = self._close_ending()
+        return self._close_ending()
+
+    def close(self, now: float) -> None:
+        """Write everything and close all packs. Raises `PackWriteError`: some stay open."""
+        self.write(now)
+        error = self.end_pack()
         for pack in self._ending:
             pack.abandon()
         if error is not None:
@@ -338,11 +343,13 @@ class PackWriter:
         """
         self._put(WriteJob(captures, waiter, sum([warc.estimated_size(each) for each in captures])))
 
-    def flush(self) -> Future[None]:
-        """Write the collected records now; the future is set when they are written."""
+    def flush(self, *, end_pack: bool = False) -> Future[None]:
+        """Write the collected records now, with *end_pack* as the last ones of their pack; the
+        future is set when they are written. It has the error of a pack that could not be closed.
+        """
         future: Future[None] = Future()
         future.set_running_or_notify_cancel()  # nobody cancels it
-        self._put(WriteJob((), future))
+        self._put(WriteJob((), future, end_pack=end_pack))
         return future
 
     def close(self) -> None:
@@ -385,7 +392,11 @@ class PackWriter:
                     self._groups.add_job(job, job.time)
                 else:
                     self._groups.write(now)
-                    job.future.set_result(None)
+                    open_for = self._groups.end_pack() if job.end_pack else None
+                    if open_for is None:
+                        job.future.set_result(None)
+                    else:
+                        job.future.set_exception(open_for)
             self._groups.close(self._clock())
         except Exception as error:  # nobody may wait for a thread that has ended
             self._error = error

@@ -548,6 +548,11 @@ class SettingsTable:
         "The folder of a shared-queue, the same for all its fetchers: a path, or a URL that fsspec "
         "knows. Empty: runs, beside JOBDIR.",
     )
+    checkpoint_interval: float = setting(
+        AGENTS, v.duration(), 5.0, FREE,
+        "How often a fetcher of a shared-queue reports what it has done. After a kill these pages "
+        "are fetched again. With SUITE_PACKS_UPLOAD each report ends a pack.",
+    )
     agent_name: str = setting(
         AGENTS, v.name, "", FREE,
         "The name of this process in its crawl, which its packs carry; empty is the machine's "

@@ -59,7 +59,7 @@ class Scene:
         self.agent: Any = Agent.__new__(Agent)
         self.agent._mode = SimpleNamespace(may_fetch=lambda: True)
         self.agent._scheduler, self.agent.crawl = self, crawl
-        self.agent.routing = SimpleNamespace(outbox=self.outbox)
+        self.agent.outbox = self.outbox
 
     def pause(self, why: str) -> None:
         """As the scheduler does."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.chaos import Chaos, Plan, ground, name_of, run
+from support.chaos import CRAWL, Chaos, Plan, ground, name_of, run
 from support.fleet import State
 from support.polite_crawls import Size
+from support.projects import scrapy
 from support.running_crawl import until
 
+REFUSED = 2
 PLAN = Plan(
     size=Size(hosts=18, addresses=7, pages=15, host_delay=0.8, ip_delay=0.03), agents=2,
     seconds=0.0, pace=(1.0, 3.0), grace="forever", transport="shared-queue",
@@ -71,3 +74,48 @@ def test_a_fetcher_is_gone_for_good(tmp_path: Path) -> None:
         verdict = chaos.go_on()
         assert list(verdict.broken()) == []
         assert {name for names in verdict.kept.values() for name in names} == set(here.fleet.agents)
+
+
+@pytest.mark.slow
+def test_an_operator_asks_for_a_page(tmp_path: Path) -> None:
+    """A page that was fetched is fetched once more, at once; queues and runs can be looked at."""
+    plan = replace(PLAN, size=replace(PLAN.size, pages=40))
+    with ground(plan, tmp_path) as here:
+        assert here.redis is not None
+        place = ("-j", here.redis.url, "--crawl", CRAWL)
+        Chaos(plan, here).begin()
+        until(lambda: len(here.web.arrivals()) > 40)
+        url = here.web.ready.seeds[0]
+        page = url.partition(".test")[2].partition("/")[2]
+        said = scrapy(tmp_path, "frontier", "add", url, "--queue", "one-off", "--now", *place)
+        assert said.returncode == 0, said.stderr
+        assert name_of(1) in said.stdout
+        host = url.split("/")[2]
+        until(lambda: sum(
+            each.path == f"/{page}" and each.host == host.partition(":")[0]
+            for each in here.web.arrivals()
+        ) == 2)  # fmt: skip
+        said = scrapy(tmp_path, "frontier", "runs", "--json", *place)
+        assert said.returncode == 0, said.stderr
+        by_queue = {row.get("queue"): row for row in map(json.loads, said.stdout.splitlines())}
+        assert by_queue["one-off"]["runs_running"] + by_queue["one-off"]["runs_done"] == 1
+        assert by_queue["bulk"]["urls_running"] > 0
+        assert "bulk" in scrapy(tmp_path, "frontier", "runs", *place).stdout
+        wrong = scrapy(tmp_path, "frontier", "runs", "retry", "00" * 8, *place)
+        assert wrong.returncode == 1
+        wrong = scrapy(tmp_path, "frontier", "add", url, "--queue", "none", *place)
+        assert (wrong.returncode, "there is no queue" in wrong.stderr) == (2, True)
+
+
+@pytest.mark.slow
+def test_another_folder_is_refused(tmp_path: Path) -> None:
+    """In one line, which names the setting."""
+    with ground(PLAN, tmp_path) as here:
+        Chaos(PLAN, here).begin()
+        given = here.fleet.settings
+        here.fleet.settings = lambda name: {**given(name), "SUITE_RUNS_DIR": str(tmp_path / "x")}
+        other = here.fleet.start(name_of(2))
+        assert other.process is not None
+        assert other.process.wait(60) == REFUSED
+        assert "SUITE_RUNS_DIR" in other.log.splitlines()[-1]
+        here.fleet.kill(name_of(1))

@@ -27,6 +27,7 @@ local function free_of(queue) return P .. 'free:' .. queue end
 local function list_of(queue, slot) return P .. 'list:' .. queue .. ':' .. slot end
 local function tasks_of(name) return P .. 'tasks:' .. name end
 local function held_by(name) return P .. 'held:' .. name end
+local function added_to(name) return P .. 'added:' .. name end
 local function inputs_of(partition) return P .. 'inputs:' .. partition end
 
 -- A place begins with its blob. A blob that nothing uses is litter since then: its file is to be
@@ -54,8 +55,10 @@ local function count(queue, run, before, after)
     note('runs:' .. before .. ':' .. queue, -1)
     note('urls:' .. before .. ':' .. queue, -urls)
   end
-  note('runs:' .. after .. ':' .. queue, 1)
-  note('urls:' .. after .. ':' .. queue, urls)
+  if after then
+    note('runs:' .. after .. ':' .. queue, 1)
+    note('urls:' .. after .. ':' .. queue, urls)
+  end
 end
 
 local function save_counts()

@@ -132,6 +132,10 @@ if last[1] ~= a.incarnation or last[2] < a.call then
       redis.call('HSET', TASKS, each[1], cmsgpack.pack(task))
     end
   end
+  for _, id in ipairs(redis.call('LRANGE', added_to(a.name), 0, 15)) do
+    redis.call('LPOP', added_to(a.name))
+    if redis.call('HEXISTS', TASKS, id) == 1 then given[#given + 1] = id end
+  end
   if giving then
     for i, slot in ipairs(a.more) do give_more(slot, a.drawn[i]) end
     give_any(a.want)

@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 
 BACKLOG_MAX: Final = 16 << 20
 """Bytes of records that wait to be compressed, above which nothing new is fetched."""
+_LOOK: Final = 0.2  # seconds between two looks at packs that are uploaded
 _PACKS: Final = "packs"
 """Why the scheduler is paused then."""
 _LEFT_OUT: Final = frozenset(
@@ -90,6 +91,11 @@ class ClosedPacks:
                 folder, agent, target, keep=log.settings.packs_keep, report=self._report
             )
 
+    @property
+    def uploads(self) -> bool:
+        """Whether packs are uploaded."""
+        return self._uploads is not None
+
     def notify(self) -> None:
         """A pack was closed."""
         self._merging.notify()
@@ -121,6 +127,14 @@ class ClosedPacks:
                 "packs wait to be uploaded: %d, from %s on: the next run does it, or "
                 "`scrapy packs upload`", len(left), left[0].name,
             )  # fmt: skip
+
+    async def uploaded(self) -> None:
+        """Return once all packs that are closed now are uploaded, if packs are."""
+        if self._uploads is None:
+            return
+        left = set(await asyncio.to_thread(self._uploads.left))
+        while left := left.intersection(await asyncio.to_thread(self._uploads.left)):
+            await asyncio.sleep(_LOOK)
 
     def _report(self, pack: Path, result: Uploaded | Exception) -> None:
         with suppress(RuntimeError):  # the loop is closed
@@ -448,6 +462,14 @@ class PagePacks:
     def flush_if_idle(self) -> None:
         if self._log.waits:
             self._writer.flush()
+
+    async def persist(self) -> None:
+        """Return once all that is packed now is uploaded, if packs are. Raises `OSError`,
+        `PackWriteError`.
+        """
+        if self._closed.uploads:
+            await asyncio.wrap_future(self._writer.flush(end_pack=True))
+            await self._closed.uploaded()
 
     @property
     def recovering(self) -> bool:

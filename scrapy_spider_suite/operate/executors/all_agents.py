@@ -25,7 +25,12 @@ from scrapy_spider_suite.cluster.assignment import (
     load_assignment,
 )
 from scrapy_spider_suite.cluster.membership import MemberRecord, MemberState
-from scrapy_spider_suite.cluster.registry import ClusterAdmin, ClusterOverview, list_crawls
+from scrapy_spider_suite.cluster.registry import (
+    ClusterAdmin,
+    ClusterOverview,
+    find_crawl,
+    list_crawls,
+)
 from scrapy_spider_suite.errors import ClusterError, RegistryError, SettingsError, SuiteError
 from scrapy_spider_suite.operate.actions import Answer, whoami
 from scrapy_spider_suite.operate.executors.agent_calls import (
@@ -81,24 +86,11 @@ def crawl_name(call: Invocation) -> str | None:
     return call.crawl or call.settings.get("SUITE_CRAWL_NAME")
 
 
-async def _only_crawl(redis: RedisUrl) -> str:
-    try:
-        names = await list_crawls(redis.url)
-    except ValueError as error:
-        raise ClusterError(f"{redis}: {error}") from None
-    if not names:
-        raise ClusterError(f"Redis at {redis} holds no crawl of several agents")
-    if len(names) > 1:
-        some = ", ".join(names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
-        raise ClusterError(f"Redis at {redis} holds {len(names)} crawls: give --crawl, of {some}")
-    return names[0]
-
-
 @asynccontextmanager
 async def connect(call: Invocation) -> AsyncIterator[CrawlConnection]:
     """Connect to the crawl of *call*, or to the only crawl of its Redis. Raises `ClusterError`."""
     redis = parse_redis(call.jobdir)
-    crawl = crawl_name(call) or await _only_crawl(redis)
+    crawl = await find_crawl(redis, crawl_name(call))
     try:
         admin, sender = ClusterAdmin(redis.url, crawl), CallSender(redis.url, crawl)
     except ValueError as error:

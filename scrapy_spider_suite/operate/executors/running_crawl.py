@@ -196,8 +196,10 @@ class RunningJob(job_target.JobTarget):
         return router is not None and not router.owns(Entry(host_of(url), url))
 
     def drain(self) -> None:
-        if self._crawl.agent is None or self._crawl.settings.cluster != "peers":
-            raise ActionError("nobody can take what is here: this needs SUITE_CLUSTER = 'peers'")
+        if self._crawl.agent is None or self._crawl.settings.cluster == "lan":
+            raise ActionError(
+                "nobody can take what is here: this needs SUITE_CLUSTER = 'peers' or 'shared-queue'"
+            )
         self._crawl.agent.drain()
 
     def pause(self, action: Action) -> None:

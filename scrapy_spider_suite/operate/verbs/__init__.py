@@ -9,7 +9,7 @@ from scrapy_spider_suite.operate.verb import Apply, JobVerb
 MODULES = {
     "blocks": "control", "check": "upkeep", "log": "log", "audit": "log", "manifest": "log",
     "history": "history", "report": "report", "settings": "settings", "status": "status",
-    "top": "top", "hosts": "status", "urls": "status", "why": "why", "test": "why",
+    "top": "top", "runs": "runs", "hosts": "status", "urls": "status", "why": "why", "test": "why",
     "block": "control", "unblock": "control", "drop": "drop", "add": "enqueue",
     "refetch": "enqueue", "retry": "enqueue", "pause": "control", "resume": "control",
     "set": "control", "snapshot": "upkeep",

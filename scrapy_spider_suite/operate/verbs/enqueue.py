@@ -11,6 +11,8 @@ import os
 from collections.abc import Callable, Generator, Iterator, Sequence
 from typing import Any
 
+from scrapy.exceptions import UsageError
+
 from scrapy_spider_suite.crawl.queue.frontier import BEHIND_FIRST, FIRST
 from scrapy_spider_suite.crawl.requests import sitemap_payload
 from scrapy_spider_suite.crawl.seeds import SeedCounts, SeedList, seed_scheduler
@@ -316,6 +318,19 @@ def _count_retry(call: verb.Invocation, question: verb.Question) -> Iterator[ver
     )  # fmt: skip
 
 
+def _add_to_queue(call: verb.Invocation) -> int | None:
+    options = call.options
+    if options.queue is None:
+        if options.now:
+            raise UsageError("--now is for a queue: give --queue", print_help=False)
+        return None
+    from scrapy_spider_suite.operate.verbs.runs import add_urls  # redis-py is an extra
+
+    if options.tag or options.first:
+        raise UsageError("--queue goes without --tag and --first", print_help=False)
+    return add_urls(call, options.sources, options.queue, now=options.now)
+
+
 _PATTERNS = (
     "PATTERN is a host, a .domain, a URL, or a URL with * for anything after its host.\n"
     "The delays hold as ever. Requests that a spider made itself cannot be made again."
@@ -330,8 +345,16 @@ VERBS = (
                 "--tag", metavar="NAME", type=_tag,
                 help="where the seeds come from, unless their lines say it",
             ),
+            verb.option(
+                "--queue", metavar="QUEUE",
+                help="shared-queue: URLs into this queue, whether they are known or not",
+            ),
+            verb.option(
+                "--now", action="store_true",
+                help="--queue: at once to the fetcher that has the host, else to the least busy",
+            ),
         ),
-        arguments="URL|FILE...", plan=_plan_add,
+        arguments="URL|FILE...", plan=_plan_add, run=_add_to_queue,
         look=lambda call, question: [url_selection.count_seeds(call, question.lines or ())],
         apply=add,
         reads_only=lambda options, listed: options.sources == [listed],
@@ -344,6 +367,7 @@ VERBS = (
         examples=(
             "add https://example.com/ seeds.txt --first -j crawls/news",
             "add hosts.txt.zst @https://example.org/more.txt.gz --tag spring -j crawls/news",
+            "add https://example.com/ --queue one-off --now -j redis://localhost/0",
         ),
     ),
     verb.JobVerb(
