@@ -24,6 +24,7 @@ import redis
 
 from benchmarks.report import Report, Table
 from scrapy_spider_suite.cluster.membership import AgentLease, Candidate
+from scrapy_spider_suite.cluster.redis_server import DURABLE
 from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.cluster.run_queue import (
     ENTRIES_MAX,
@@ -113,6 +114,7 @@ async def measure(url: str, count: int, report: Report) -> None:
     client = redis.Redis.from_url(url)
     client.config_set("slowlog-log-slower-than", _SLOW)
     client.config_set("slowlog-max-len", 100_000)
+    client.set(DURABLE, 1)  # else nothing is given before it is known what a restart has lost
     registry = AgentRegistry(url, "bench", AgentLease(15.0), incarnation=1)
     queue = RunQueue(url, "bench")
     await registry.join(Candidate(name="a", job="job", folder="folder", grace=None))
@@ -131,7 +133,7 @@ async def measure(url: str, count: int, report: Report) -> None:
         await registry.close()
         await queue.close()
     report.show(table)
-    done = sum(counts["runs:done"] for counts in left.values())
+    done = sum(counts.get("runs:done", 0) for counts in left.values())
     if done != count:
         report.wrong.append(f"{count - done:,} runs are left")
     slow = [row for row in client.slowlog_get(100_000) if row["command"].startswith(b"EVALSHA")]
