@@ -1,6 +1,7 @@
 """Many agents in trouble, and an operator at work: both judged by the server's log.
 
     python -m benchmarks chaos                     # over Redis: 10 minutes of it, and the end
+    python -m benchmarks chaos --transport shared-queue   # disks and folder in trouble, too
     python -m benchmarks chaos --transport lan     # over UDP that loses, repeats and reorders 5 %
     python -m benchmarks chaos --transport none    # agents that do not know each other: it fails
     python -m benchmarks chaos --fault restart     # Redis restarts and has forgotten everything
@@ -62,6 +63,8 @@ def planned(options: argparse.Namespace) -> Plan:
     }
     if options.transport == "none":
         given["transport"] = ""
+    if options.transport == "shared-queue" and not options.fault:
+        given |= {"hard": True, "within": 120.0}
     return replace(plan, **given)
 
 
@@ -101,7 +104,8 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     """Those of chaos; drill has none."""
     if name == "drill":
         return
-    parser.add_argument("--transport", choices=["peers", "lan", "none"], help="default: peers")
+    parser.add_argument("--transport", help="default: peers",
+                        choices=["peers", "shared-queue", "lan", "none"])
     parser.add_argument("--fault", choices=FAULTS, help="what happens to Redis")
     parser.add_argument("--assignment", help="SUITE_ASSIGNMENT")
     parser.add_argument("--agents", type=int, help="how many at a time, at most")

@@ -200,6 +200,9 @@ FEATURES: Final = {
     "sieve": Feature("URLs in Mercator's sieve", {"SUITE_SEEN_STORE": "sieve"}),
     "ledger": Feature("grants of a ledger in a file", {"SUITE_RATE_LEDGER": "TMP/ledger"}),
     "agent": Feature("one agent over Redis", start=suite_agent),
+    "fetcher": Feature(
+        "one fetcher of a shared queue", {"SUITE_CLUSTER": "shared-queue"}, start=suite_agent
+    ),
     "engine": Feature("Scrapy's engine in the way of each page", {
         "DOWNLOADER_MIDDLEWARES": {"__main__.Passing": 900},
     }),

@@ -2,6 +2,7 @@
 
     python -m benchmarks scaling             # some 12 minutes
     python -m benchmarks scaling --up        # by `scrapy cluster up`: 20 minutes
+    python -m benchmarks scaling --transport shared-queue --as runs   # 1, 2 and 3 fetchers
     python -m benchmarks agents              # in virtual time: 65,000 pages, some minutes
 
 scaling: two loads, both bound by waiting, so that no agent should need more than 40 % of a core.
@@ -9,7 +10,8 @@ scaling: two loads, both bound by waiting, so that no agent should need more tha
 decides how fast it can be. *seats*: one web for all, and each agent has 16 transfers at a time, of
 0.16 s: so fast is an agent. All are given all seeds. The rate is that between the first tenth of
 the pages and the sixth, by the server's log; *linear* is the rate by agent over that of one agent
-(E12 reports 0.94 for one to three). It is wrong if a page was fetched twice or not at all, or a
+(E12 reports 0.94 for one to three, in the mean of three windows of 10 s; so it is measured of a
+shared queue). It is wrong if a page was fetched twice or not at all, or a
 request came too early. With `--up` the agents have a Redis of their own, and there is a third load,
 *cores*: nothing is waited for, so that each agent needs a core. There all agents have one core, and
 the web another, so the clock says little; *CPU a page* is that of all processes of the crawl: on
@@ -111,6 +113,13 @@ class Run:
         since, until, pages = self.window()
         return pages / (until - since)
 
+    def rate_of_windows(self) -> float:
+        """Pages a second, in the mean of three windows of 10 s that follow each other."""
+        since, _, _ = self.window()
+        ends = [each.end for each in pages_of(self.arrivals)]
+        until = min(since + 30.0, max(ends))
+        return sum(since <= end < until for end in ends) / (until - since)
+
     def cores(self) -> Iterator[float]:
         """For each agent, the part of a core that it used meanwhile."""
         since, until, _ = self.window()
@@ -172,14 +181,14 @@ def crawl_up(load: WebLoad, agents: int, folder: Path, core: set[int] | None) ->
     return Run(arrivals, samples, [*broken, *size.too_early(arrivals)[:5]], {})
 
 
-def crawl(load: WebLoad, agents: int, folder: Path) -> Run:
+def crawl(load: WebLoad, agents: int, folder: Path, transport: str) -> Run:
     """Crawl the web of *load* by so many agents."""
     size, web = web_of(load, agents, folder)
     with web, RedisServer(folder / "redis", tcp=True) as redis:
         settings = {
             **size.settings(web.ready), "CONCURRENT_REQUESTS": load.seats,
-            "SUITE_CLUSTER": "peers", "SUITE_REDIS_URL": redis.url, "SUITE_CRAWL_NAME": CRAWL,
-            "SUITE_AGENT_ADDRESS": "127.0.0.1",
+            "SUITE_CLUSTER": transport, "SUITE_REDIS_URL": redis.url, "SUITE_CRAWL_NAME": CRAWL,
+            "SUITE_AGENT_ADDRESS": "127.0.0.1", "SUITE_RUNS_DIR": str(folder / "runs"),
         }  # fmt: skip
         arguments = {"seeds": str(web.config.seeds_file)}
         with Fleet(folder, lambda name: settings, arguments) as fleet:
@@ -204,8 +213,9 @@ def crawl(load: WebLoad, agents: int, folder: Path) -> Run:
     return Run(arrivals, samples, list(verdict.broken()), mail)
 
 
-def scaling(report: Report, loads: Sequence[WebLoad], up: bool) -> None:
-    """Measure each load with one and with two agents."""
+def scaling(report: Report, loads: Sequence[WebLoad], up: bool, transport: str) -> None:
+    """Measure each load with one and with two agents, or with up to three fetchers."""
+    by_runs = transport == "shared-queue"
     table = report.table(
         "Agents for real",
         ["load", "agents", "pages", "pages/s", "linear", "of a core", "CPU a page, µs",
@@ -213,15 +223,16 @@ def scaling(report: Report, loads: Sequence[WebLoad], up: bool) -> None:
     )  # fmt: skip
     for load in loads:
         one = least = 0.0
-        for agents in (1, 2):
+        for agents in (1, 2, 3) if by_runs else (1, 2):
             alone = apart() if load.cores else nullcontext()
             with tempfile.TemporaryDirectory() as folder, alone as core:
                 if up:
                     run = crawl_up(load, agents, Path(folder), core)
                 else:
-                    run = crawl(load, agents, Path(folder))
-            pages, rate = len(pages_of(run.arrivals)), run.rate()
-            used = sum(run.cores()) / rate
+                    run = crawl(load, agents, Path(folder), transport)
+            pages = len(pages_of(run.arrivals))
+            rate = run.rate_of_windows() if by_runs else run.rate()
+            used = sum(run.cores()) / run.rate()
             one, least = one or rate, least or used
             shares = ", ".join(f"{each:.0%}" for each in run.cores() if each >= 0.005)
             table.rows.append([
@@ -270,6 +281,8 @@ def add_options(parser: argparse.ArgumentParser, name: str) -> None:
         names = [load.name for load in FULL]
         parser.add_argument("--only", choices=names, help="the load of that name")
         parser.add_argument("--up", action="store_true", help="by `scrapy cluster up`")
+        parser.add_argument("--transport", choices=["peers", "shared-queue"], default="peers",
+                            help="SUITE_CLUSTER (peers)")  # fmt: skip
 
 
 def run(options: argparse.Namespace, report: Report) -> None:
@@ -282,4 +295,4 @@ def run(options: argparse.Namespace, report: Report) -> None:
         for load in (SMALL if options.small else FULL)
         if options.only in (None, load.name) and (options.up or load.name != "cores")
     ]
-    scaling(report, loads, options.up)
+    scaling(report, loads, options.up, options.transport)

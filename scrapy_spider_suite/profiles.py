@@ -77,6 +77,7 @@ BY_SETTING = {
     # Before the project's own, which may make something else of a page.
     "packs_dir": Component(_PIPELINE, f"{_OURS}.pipelines.PagePackPipeline"),
     "index": Component(_PIPELINE, f"{_OURS}.pipelines.IndexPipeline", order=1_000),
+    "url_server": Component(_EXTENSION, f"{_OURS}.extensions.url_server.UrlServer"),
     "link_stats": Component(_PIPELINE, f"{_OURS}.pipelines.LinkStatsPipeline"),
     # Closes after the packs, for which its pages wait.
     "items_dir": Component(_PIPELINE, f"{_OURS}.pipelines.ItemPackPipeline", order=1_000),

@@ -193,6 +193,9 @@ class FrontierScheduler(BaseScheduler):
         parts.path = f"engine path: {reasons}" if reasons else "fetch loop"
         if crawl.settings.broad:
             logger.info("URLs are fetched this way: %s", parts.path)
+        if reasons and parts.outside is not None:
+            logger.error("SUITE_URL_SERVER needs the fetch loop: %s", reasons)
+            self.stop("refused")
         if not reasons and not self._closed:
             plan = LoopPlan(parts, self._engine)
             parts.loop = FetchLoop(parts, self, self._engine, self._outgoing, plan)

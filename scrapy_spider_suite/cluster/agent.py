@@ -65,6 +65,7 @@ class ClusterAgent:
 
     routing: OwnerRouter
     phasing: AgentPhase | None = None
+    queued = 0
 
     def __init__(self, crawl: Crawl, job: Job, assignment: Assignment) -> None:
         settings, spider = crawl.settings, crawl.crawler.spider

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
 from scrapy_spider_suite.cluster.mailbox import unpack_foreign_row
-from scrapy_spider_suite.cluster.run_blobs import Links, RunHosts
+from scrapy_spider_suite.cluster.run_blobs import Links, RunHosts, unpack_piece
 from scrapy_spider_suite.cluster.run_owner import partition_of
 from scrapy_spider_suite.cluster.run_queue import ENTRIES_MAX, Task
 from scrapy_spider_suite.cluster.url_table import EVENT_NUMBERS, fingerprint
@@ -68,6 +68,25 @@ class HeldRun:
         return not (self.left or self.ended)
 
 
+def _entries(hosts: RunHosts) -> Iterator[Entry]:
+    try:
+        for host, rows in hosts:
+            for item in rows:
+                row, mark = item if isinstance(item, tuple) else (item, "")
+                yield unpack_foreign_row(host, row, mark)
+    except (IndexError, ValueError, JobDamagedError) as error:
+        raise BlobError(f"a run cannot be read: {error}", damaged=True) from error
+
+
+def run_urls(slot: int, piece: bytes, progress: bytes) -> list[tuple[str, bool]]:
+    """The URLs of a run, and whether each has ended by its *progress*. Raises `BlobError`."""
+    bits = int.from_bytes(progress, "little")
+    return [
+        (entry.url, bool(bits >> number & 1))
+        for number, entry in enumerate(_entries(unpack_piece(slot, piece)))
+    ]
+
+
 class Checkpoint(NamedTuple):
     """What becomes durable at once: *links* by partition; the URLs of *runs* that ended."""
 
@@ -95,16 +114,9 @@ class HeldRuns:
         ended, and are in no other run. Raises `BlobError`.
         """
         run = HeldRun(task)
-        entries: list[Entry | None] = []
-        try:
-            for host, rows in hosts:
-                for item in rows:
-                    row, mark = item if isinstance(item, tuple) else (item, "")
-                    entries.append(
-                        None if run.has(len(entries)) else unpack_foreign_row(host, row, mark)
-                    )
-        except (IndexError, ValueError, JobDamagedError) as error:
-            raise BlobError(f"a run cannot be read: {error}", damaged=True) from error
+        entries = [
+            None if run.has(number) else entry for number, entry in enumerate(_entries(hosts))
+        ]
         if len(entries) != task.run.urls:
             text = f"a run of {counted(task.run.urls, 'URL')} has {len(entries)}"
             raise BlobError(text, damaged=True)
@@ -182,9 +194,14 @@ class HeldRuns:
     def left(self, slot: int) -> int:
         return sum(self.runs[id].left for id in self.slots.get(slot, ()))
 
-    def low(self, now: float, most: int = ENTRIES_MAX) -> list[int]:
-        """Some *most* slots whose next run is to be asked for, those first not asked for long."""
-        low = [slot for slot in self.slots if self.left(slot) <= LOW]
+    def low(self, now: float, most: int = ENTRIES_MAX, *, spared: int = 0) -> list[int]:
+        """Some *most* slots whose next run is to be asked for, those first not asked for long.
+
+        *spared*: so many slots go to other fetchers once they are done.
+        """
+        left = {slot: self.left(slot) for slot in self.slots}
+        given_up = set(sorted(left, key=left.__getitem__)[:spared])
+        low = [slot for slot, count in left.items() if count <= LOW and slot not in given_up]
         low.sort(key=lambda slot: self._asked.get(slot, 0.0))
         for slot in low[:most]:
             self._asked[slot] = now

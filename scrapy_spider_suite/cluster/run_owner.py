@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Final
 
 import msgspec
@@ -34,7 +35,7 @@ from scrapy_spider_suite.cluster.run_blobs import (
 from scrapy_spider_suite.cluster.run_queue import ENTRIES_MAX, URLS_MAX, Commit, Run, RunQueue
 from scrapy_spider_suite.cluster.url_table import EVENTS, Ending, UrlTable, fingerprint
 from scrapy_spider_suite.errors import BlobError, FencedError, MessageError, RegistryError
-from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag, slot_of
+from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag, slot_of, state_key
 from scrapy_spider_suite.runtime.tasks import WarnOnce
 from scrapy_spider_suite.store.rows import pack_row
 
@@ -43,7 +44,6 @@ logger = logging.getLogger(__name__)
 PARTITIONS: Final = 64
 SLOTS: Final = UNITS // PARTITIONS  # of a partition
 QUEUE: Final = "bulk"  # of links
-WEIGHTS: Final = {QUEUE: 1.0, "one-off": 5.0}  # of queues
 OPEN_MAX: Final = 300.0  # seconds for which a URL waits until a run is cut all the same
 ROWS_MAX: Final = 65_536  # rows of a partition that wait; with more, runs are cut earlier
 _FREE: Final = 64  # slots with runs: with fewer, fetchers may soon have nothing to do
@@ -295,11 +295,7 @@ class Owner:
     async def _load(self, numbers: list[int]) -> None:
         found = await self._queue.owned(numbers)
         for number, (commits, packed) in zip(numbers, found, strict=True):
-            try:
-                manifest = msgspec.msgpack.decode(packed, type=Manifest) if packed else Manifest()
-            except ValueError as error:
-                text = f"Redis holds a manifest that the suite did not write: {error}"
-                raise RegistryError(text, "damaged") from error
+            manifest = _manifest(packed)
             self._partitions[number] = await asyncio.to_thread(
                 Partition, number, commits, manifest, self._folder, self._read, self._clock()
             )
@@ -373,6 +369,29 @@ class Owner:
                 left.append(blob)
         if left:
             await self._queue.litter(left)
+
+
+async def read_ending(
+    queue: RunQueue, blobs: BlobFolder, host: str, url: str
+) -> Ending | None:  # fmt: skip
+    """How *url* ended, by all segments of its partition; None: its owner does not know it.
+
+    Raises `RegistryError`, `BlobError`.
+    """
+    [(_, packed)] = await queue.owned([partition_of(host)])
+    manifest = _manifest(packed)
+    with TemporaryDirectory() as name:
+        read = (blobs.read(Place.from_bytes(place)) for place in manifest.known)
+        table = await asyncio.to_thread(UrlTable, Path(name), read)
+        return table.ending(fingerprint(state_key(host, url)))
+
+
+def _manifest(packed: bytes) -> Manifest:
+    try:
+        return msgspec.msgpack.decode(packed, type=Manifest) if packed else Manifest()
+    except ValueError as error:
+        text = f"Redis holds a manifest that the suite did not write: {error}"
+        raise RegistryError(text, "damaged") from error
 
 
 class Draft:

@@ -28,7 +28,7 @@ URLS_MAX: Final = 1_000
 _HEAD: Final = struct.Struct(">8sH")
 _TIMEOUT: Final = 3.0
 _SEEDS: Final = "seeds"  # a source: see runs_counts.lua
-_STATES: Final = ("queued", "running", "later", "aside", "done")
+STATES: Final = ("queued", "running", "later", "aside", "done")
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +97,22 @@ class FetcherReport(NamedTuple):
     want: int = 0
 
 
+class Slots(NamedTuple):
+    """*fetchers* that called within ten seconds; slots that are *held*, and *free* ones with runs.
+    """
+
+    fetchers: int
+    held: int
+    free: int
+
+    @property
+    def share(self) -> int:
+        """How many slots a fetcher may have, so that each finds some."""
+        if self.fetchers < 2 or self.free >= self.fetchers * ENTRIES_MAX:
+            return self.held + self.free + ENTRIES_MAX  # there are enough for all
+        return -(-(self.held + self.free) // self.fetchers)
+
+
 class Input(NamedTuple):
     """What waits for owners: places of links by partition; *free*: slots with runs, by queue."""
 
@@ -121,6 +137,35 @@ class Commit(NamedTuple):
     runs: Sequence[tuple[str, int, Run]] = ()  # `ENTRIES_MAX` in a call
     used: Sequence[bytes] = ()
     unused: Sequence[bytes] = ()
+
+
+class QueueCounts(NamedTuple):
+    """Runs and URLs of each of the *queues* by state, as ``runs:queued``.
+
+    *inputs*: places of links that wait; *open*: URLs in no run yet; *seeded*: see `note_seeded`.
+    """
+
+    queues: Mapping[str, Mapping[str, int]]
+    weights: Mapping[str, float]
+    inputs: int
+    open: int
+    seeded: bool
+
+    def rows(self) -> list[dict[str, Any]]:
+        """A row for each queue, for tables; *share*: of the runs that are given now."""
+        drawn = sum(self.weights[name] for name, counts in self.queues.items()
+                    if counts["runs:queued"])  # fmt: skip
+        return [
+            {
+                "queue": name, "weight": self.weights[name],
+                "share": self.weights[name] / drawn if counts["runs:queued"] else 0.0,
+            } | {key.replace(":", "_"): count for key, count in counts.items()}
+            for name, counts in self.queues.items()
+        ]  # fmt: skip
+
+    def urls(self, *states: str) -> int:
+        """URLs of all queues that are in one of *states*."""
+        return sum(counts[f"urls:{state}"] for counts in self.queues.values() for state in states)
 
 
 class RunQueue:
@@ -173,22 +218,20 @@ class RunQueue:
         [moved] = await self._run("sweep", {"most": most})
         return int(moved)
 
-    async def counts(self) -> dict[str, dict[str, int]]:
-        """Runs and URLs of each queue by state, as ``runs:queued``.
-
-        Under "": ``inputs``, places of links that wait, ``open``, URLs in no run yet, and
-        ``seeded``, whether `note_seeded` was called.
-        """
-        queues, flat, seeded = await self._run("counts", {})
-        known = {name.decode(): int(n) for name, n in zip(flat[::2], flat[1::2], strict=True)}
-        others = {name: known.get(name, 0) for name in ("inputs", "open")}
-        return {"": others | {"seeded": int(seeded or 0)}} | {
+    async def counts(self) -> QueueCounts:
+        """How many runs and URLs there are."""
+        flat_weights, flat, seeded = await self._run("counts", {})
+        weights = {name.decode(): float(n) for name, n in _pairs(flat_weights)}
+        known = {name.decode(): int(n) for name, n in _pairs(flat)}
+        queues = {
             queue: {
                 f"{unit}:{state}": known.get(f"{unit}:{state}:{queue}", 0)
-                for unit in ("runs", "urls") for state in _STATES
+                for unit in ("runs", "urls") for state in STATES
             }
-            for queue in sorted(name.decode() for name in queues)
+            for queue in sorted(weights)
         }  # fmt: skip
+        inputs, waiting = known.get("inputs", 0), known.get("open", 0)
+        return QueueCounts(queues, weights, inputs, waiting, bool(seeded))
 
     # Operators
 
@@ -251,7 +294,7 @@ class RunQueue:
         })  # fmt: skip
         return Input(
             {int(partition): places for partition, places in found},
-            {name.decode(): int(n) for name, n in zip(free[::2], free[1::2], strict=True)},
+            {name.decode(): int(n) for name, n in _pairs(free)},
         )
 
     async def owned(self, partitions: Sequence[int]) -> list[tuple[int, bytes]]:
@@ -285,7 +328,7 @@ class RunQueue:
 
     async def sync(
         self, name: str, incarnation: str, call: int, delay: float, report: FetcherReport
-    ) -> list[Task]:
+    ) -> tuple[list[Task], Slots]:
         """Send *report* as the *call* of this process; the tasks that it is given."""
         draws = [random.random() for _ in range(len(report.more) + report.want)]
         found = await self._run("sync", {
@@ -303,7 +346,8 @@ class RunQueue:
             "want": draws[len(report.more) :],
         })  # fmt: skip
         _refuse_fenced(found)
-        return _tasks(*found[1:])
+        _, packed, places, slots = found
+        return _tasks(packed, places), Slots(*map(int, slots))
 
     async def tasks(self, name: str) -> list[Task]:
         """All tasks of the fetcher *name*."""
@@ -315,6 +359,10 @@ class RunQueue:
             tasks |= {task.run.id: task for task in _tasks(*found)}
             if cursor == b"0":
                 return list(tasks.values())
+
+
+def _pairs(flat: Sequence[bytes]) -> zip[tuple[bytes, bytes]]:
+    return zip(flat[::2], flat[1::2], strict=True)
 
 
 def _refuse_fenced(found: list[Any]) -> None:
@@ -360,6 +408,7 @@ class TaskList:
         self._who = name, f"{incarnation:016x}"
         self._delay = delay
         self._call = 0
+        self.slots = Slots(1, 0, 0)
         self._open: FetcherReport | None = None  # that may not have arrived
 
     async def restore(self) -> None:
@@ -378,7 +427,7 @@ class TaskList:
             if each is not self._open:
                 self._call += 1
                 self._open = each
-            given = await self._queue.sync(*self._who, self._call, self._delay, each)
+            given, self.slots = await self._queue.sync(*self._who, self._call, self._delay, each)
             self._open = None
             ended = [*each.done, *(run.id for run in each.failed)]
             for id in [*ended, *(id for id, _, _ in each.returned)]:

@@ -30,8 +30,8 @@ from scrapy_spider_suite.cluster.run_blobs import BlobFolder, Place, pack_links,
 from scrapy_spider_suite.cluster.run_hosts import SlotHosts
 from scrapy_spider_suite.cluster.run_owner import (
     PARTITIONS,
+    QUEUE,
     SLOTS,
-    WEIGHTS,
     Owner,
     Partitions,
     partition_of,
@@ -107,6 +107,7 @@ class Fetcher(ClusterAgent):
         self._post = self._checkpointed = 0
         self._source = f"{self.name}:{self.incarnation:016x}"
         self._to_load: dict[bytes, Task] = {}
+        self._held_back: dict[int, float] = {}  # slots that are loaded after that time
         self._failed: list[FailedRun] = []
         self._loads = WarnOnce(logger, f"the shared queue, fetcher {self.name}")
         self._left: int | None = None  # of the whole crawl, by the last answer since a checkpoint
@@ -151,15 +152,26 @@ class Fetcher(ClusterAgent):
         )
         await mode.open()
         await self._agree_on_folder(mode)
-        await self.queue.set_weights(WEIGHTS)
+        await self._set_weights()
         counts = await self.queue.counts()
-        self._seeded = crawl.seeds.elsewhere = bool(counts[""]["seeded"])
+        self._seeded = crawl.seeds.elsewhere = counts.seeded
         await self._restore()
         mode.start()
         self._tasks = [
             logged_task(self._run(), "runs"), logged_task(self.owner.run(), "owner"),
             logged_task(self._give(mode), "partitions"),
         ]  # fmt: skip
+
+    async def _set_weights(self) -> None:
+        given = self.crawl.settings.run_queues
+        pairs = (each.partition("=") for each in given)
+        weights = {name: float(weight) for name, _, weight in pairs}
+        if QUEUE not in weights:
+            raise SettingsError.of("SUITE_RUN_QUEUES", given, f"{QUEUE}, to which links go")
+        try:
+            await self.queue.set_weights(weights)
+        except ValueError as error:
+            raise SettingsError(f"SUITE_RUN_QUEUES = {given!r}: {error}") from None
 
     async def _agree_on_folder(self, mode: SharedQueueMode) -> None:
         """Raise `SettingsError` if other fetchers use another folder of blobs."""
@@ -263,6 +275,10 @@ class Fetcher(ClusterAgent):
         self._to_load |= self._list.tasks
         for id in self.held.runs:
             self._to_load.pop(id, None)
+        # A process of this name may have fetched from their hosts a moment ago.
+        until = time.monotonic() + self._delay
+        slots = {task.slot for task in self._to_load.values()} - self.held.slots.keys()
+        self._held_back = dict.fromkeys(slots, until)
 
     async def _declare(self, era: int) -> None:
         """Say again what Redis may have forgotten: it was restarted, or has lost data."""
@@ -326,6 +342,7 @@ class Fetcher(ClusterAgent):
             await self._make_checkpoint()
         if self._is_due("sweep", _SWEEP):
             await self.queue.sweep()
+            await self._count_queued()
         more = await self._sync(now)
         if not (self.held.runs or self._to_load or busy):
             await self._look_for_the_end()
@@ -349,7 +366,8 @@ class Fetcher(ClusterAgent):
         done = [id for slot in empty for id in held.slots[slot]][:ENTRIES_MAX]
         done += list(held.finished())[: ENTRIES_MAX - len(done)]
         progress = held.progress()
-        low = [slot for slot in held.low(now) if slot not in empty]
+        spared = max(0, len(held.slots) - self._list.slots.share)
+        low = [slot for slot in held.low(now, spared=spared) if slot not in empty]
         report = FetcherReport(
             done=done, failed=self._failed[:ENTRIES_MAX], progress=progress, hosts=places,
             more=low, want=self._wanted(),
@@ -378,7 +396,8 @@ class Fetcher(ClusterAgent):
         places = crawl.settings.project.concurrent_requests
         if full or crawl.frontier.leases.out >= places:
             return 0
-        return ENTRIES_MAX
+        slots = self.held.slots.keys() | {task.slot for task in self._to_load.values()}
+        return max(0, min(ENTRIES_MAX, self._list.slots.share - len(slots)))
 
     async def _save(self, slots: Sequence[int], *, parks: bool = True) -> dict[int, bytes]:
         """Save what is known of the hosts of *slots*; the places of it."""
@@ -392,6 +411,8 @@ class Fetcher(ClusterAgent):
 
     async def _load_some(self) -> None:
         for id, task in list(self._to_load.items()):
+            if self._held_back.get(task.slot, 0.0) > time.monotonic():
+                continue
             try:
                 await self._load(task)
             except (BlobError, HandoverFileError) as error:
@@ -483,11 +504,12 @@ class Fetcher(ClusterAgent):
             await self.queue.note_seeded()
             self._seeded = True
         counts = await self.queue.counts()
-        left = counts.pop("")
-        self._left = left["inputs"] + left["open"] + sum(
-            count for of_queue in counts.values() for name, count in of_queue.items()
-            if name in ("urls:queued", "urls:running", "urls:later")
-        )  # fmt: skip
+        self._left = counts.inputs + counts.open + counts.urls("queued", "running", "later")
+
+    async def _count_queued(self) -> None:
+        counts = await self.queue.counts()
+        part = len(self._mine()) / PARTITIONS
+        self.queued = round(part * (counts.open + counts.urls("queued", "later")))
 
     # What others ask
 
@@ -518,7 +540,7 @@ class Fetcher(ClusterAgent):
         idle = self.at_rest and not stays_open(self.crawl)
         return Heartbeat(
             epoch=self.ownership.epoch, idle=idle, left=self._has_rows and not idle, sent=0,
-            received=0, facts=self._facts(),
+            received=0, facts=self._facts() | {"runs_dir": runs_folder(self)},
             activity=counters.sequence + counters.done + counters.failed + self._checkpointed,
         )  # fmt: skip
 

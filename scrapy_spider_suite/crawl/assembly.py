@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from scrapy_spider_suite.crawl.deferred_links import DeferredLinks
     from scrapy_spider_suite.crawl.fetch_loop import FetchLoop
+    from scrapy_spider_suite.crawl.outside_fetches import OutsideFetches
     from scrapy_spider_suite.crawl.preparation import HostPreparation
     from scrapy_spider_suite.crawl.sinks.commit_log import Sink
 
@@ -42,6 +43,7 @@ class CrawlParts:
         self.duplicates = DuplicatePages(crawl)
         self.sinks: list[Sink] = []
         self.loop: FetchLoop | None = None
+        self.outside: OutsideFetches | None = None  # where other programs fetch
         self.pulses = Pulses(self)
         self.status: dict[str, Any] = {}  # what the status file says of the crawl
         self.path = ""  # whether rows take the fetch loop, and if not, why

@@ -94,6 +94,7 @@ class RateGate(PermitSource, Protocol):
 
 class ClusterMember(Protocol):
     only_waiting: bool  # for longer than SUITE_MAX_WAIT
+    queued: int  # the part that it counts of URLs that no process has
 
     @property
     def crawl_name(self) -> str: ...
@@ -239,6 +240,11 @@ class Crawl:
             capacity=settings.sieve_waiting,
         )  # fmt: skip
         return store
+
+    @property
+    def pending(self) -> int:
+        """URLs to go, of which this process has some, or counts them for all."""
+        return self.frontier.pending + (0 if self.agent is None else self.agent.queued)
 
     def wake(self) -> None:
         if self.engine is not None:

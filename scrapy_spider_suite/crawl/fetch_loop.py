@@ -11,9 +11,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from functools import partial
-from time import monotonic
+from time import monotonic, thread_time
 from typing import TYPE_CHECKING, Any, Final
 
 from scrapy import Request, signals
@@ -31,6 +31,7 @@ from scrapy_spider_suite.fetch.connections import ConnectionKey, connect, crawle
 from scrapy_spider_suite.fetch.exchange import BodyLimits
 from scrapy_spider_suite.frontier.entries import Flag
 from scrapy_spider_suite.frontier.outcomes import Event, event_of_status
+from scrapy_spider_suite.frontier.request_limit import RequestLimit
 from scrapy_spider_suite.frontier.workbench import departure
 from scrapy_spider_suite.signals import settings_changed
 from scrapy_spider_suite.store.rocks_store import DamageGuard
@@ -78,6 +79,10 @@ class FetchLoop:
         self._engine = engine
         self._scrapy_engine = scrapy_engine
         self._source = source
+        self._outside = parts.outside
+        self._acquire_next: Callable[[], Fetch | None] = source.acquire
+        if parts.outside is not None:
+            self._acquire_next = partial(parts.outside.acquire, source)
         self._plan = plan
         self._loop = asyncio.get_running_loop()
         self._pool = crawler_pool(crawl.crawler)
@@ -96,7 +101,9 @@ class FetchLoop:
         self._placed: set[Fetch] = set()  # that have a place, without a transfer
         self._tasks: set[asyncio.Task[None]] = set()
         self._scheduled = False
+        self._limit: RequestLimit | None = None
         self._changed(crawl.settings)
+        self._adjust_requests(crawl.settings)
         crawl.crawler.signals.connect(self._changed, settings_changed)
         self._timer = self._loop.call_later(_TICK, self._tick)
         self._ticks = 0
@@ -104,11 +111,40 @@ class FetchLoop:
     def _changed(self, new: SuiteSettings) -> None:
         plan = self._plan
         self._timeout = plan.download_timeout or new.project.download_timeout
+        if self._outside is not None:
+            self._outside.timeout = self._timeout
         self._most = new.project.most_requests
+        if self._limit is not None and new.project.concurrent_requests:
+            self._limit.set_most(new.project.concurrent_requests)
         self._limits = BodyLimits(
             plan.maxsize, plan.warnsize, new.body_max or None, plan.fail_on_dataloss,
             tuple(new.media_types),
         )  # fmt: skip
+
+    def _adjust_requests(self, settings: SuiteSettings) -> None:
+        most = settings.project.concurrent_requests
+        if settings.adjust_requests and most:
+            self._limit = RequestLimit(most, monotonic(), thread_time())
+            self._observers.append(self._note_for_limit)
+
+    def _note_for_limit(self, fetch: Fetch) -> None:
+        exchange, limit, visit = fetch.exchange, self._limit, fetch.visit
+        if exchange is None or limit is None or visit is None:
+            return
+        if exchange.error is None:
+            limit.note_answer(exchange.seconds)
+        elif visit.host.record.done and not isinstance(exchange.error, StoppedError):
+            limit.note_loss()
+
+    def _update_limit(self, limit: RequestLimit) -> None:
+        if limit.update(monotonic(), thread_time()):
+            self._most = limit.limit
+            self._crawl.crawler.stats.set_value("suite/requests/limit", limit.limit)
+            if limit.reason:
+                logger.info(
+                    "Fewer requests at a time, %d of %d: %s (SUITE_ADJUST_REQUESTS)",
+                    limit.limit, limit.most, limit.reason,
+                )  # fmt: skip
 
     def stop(self) -> None:
         self._timer.cancel()
@@ -144,7 +180,7 @@ class FetchLoop:
         if engine.closing or crawl.stopping or engine.paused or slot is None:
             return
         flying, aside, active = self.flying, self._aside, scrapy_engine.downloader.active
-        acquire, most = self._source.acquire, self._most or 1 << 30
+        acquire, most = self._acquire_next, self._most
         until = monotonic() + _TURN
         while monotonic() < until:
             taken = len(flying) + len(self._placed) + len(aside) + len(active)
@@ -237,7 +273,7 @@ class FetchLoop:
             for check in plan.last_checks:
                 check(fetch, server)
             origin, message = plan.request(fetch)
-            rest = self._visits.bursts.get(fetch)
+            rest = None if self._outside else self._visits.bursts.get(fetch)
             others = rest and self._pipelines.others(fetch, rest, origin, server, self._limits)
         except JobDamagedError:
             raise
@@ -274,6 +310,9 @@ class FetchLoop:
         )
         if flight.leaves is not None:
             flight.leaves.hold()
+        if self._outside is not None:
+            self._outside.offer(flight)
+            return
         key = ConnectionKey(server, origin.scheme, origin.host, origin.port, plan.bind)
         connection = None if others else self._pool.checkout(key)
         if connection is None:
@@ -352,6 +391,8 @@ class FetchLoop:
         self._ticks += 1
         if self._ticks % 4 == 0:
             self._plan.listen(self._scrapy_engine)
+            if self._limit is not None:
+                self._update_limit(self._limit)
 
     def _abandon(self) -> None:
         # What is known of the fetches under way cannot be stored: the next run fetches them again.

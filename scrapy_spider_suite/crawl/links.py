@@ -206,10 +206,10 @@ class LinkFollower:
     def _outside_traps(self, links: list[str]) -> list[str]:
         return self._crawl.frontier.traps.passed(links, _year_of(int(time.time()) // _DAY))
 
-    def give_sitemap_links(self, fetch: Fetch, page: Exchange, links: list[str]) -> list[str]:
-        """Give the wanted *links* of a sitemap to the fetch; return them.
+    def give_links(self, fetch: Fetch, page: Exchange, links: list[str]) -> list[str]:
+        """Give the wanted *links* of a page that others have read to the fetch; return them.
 
-        Hooks of the spider that fail are left out, for a sitemap is no page.
+        Hooks of the spider that fail are left out.
         """
         links = self._wanted(fetch, page, links)
         try:
@@ -435,7 +435,7 @@ class SitemapLinks:
             else:
                 pages[url] = location.lastmod
         if pages:
-            kept = follower.give_sitemap_links(fetch, sitemap, list(pages))
+            kept = follower.give_links(fetch, sitemap, list(pages))
             stats.inc_value("suite/sitemap/urls", len(pages))
             stats.inc_value("suite/sitemap/followed", len(kept))
             for url in kept:

@@ -150,7 +150,7 @@ class Pulses:
             listener(middle, seconds, increase, self.gauges)
 
     def _note_pace(self) -> None:
-        self.pace.note(self._taken, self._crawl.frontier.pending, self.totals[_RATED])
+        self.pace.note(self._taken, self._crawl.pending, self.totals[_RATED])
 
     def _write(self, when: float, seconds: float, increase: Array) -> None:
         job = self._crawl.job
@@ -217,7 +217,7 @@ class Pulses:
         phases, job = crawl.policy_file.policy.phases, crawl.job
         waiting = {each.reason: each.hosts for each in frontier.waits.counts}
         return np.array([
-            frontier.pending, frontier.leases.out, len(frontier.workbench.hosts), _memory(),
+            crawl.pending, frontier.leases.out, len(frontier.workbench.hosts), _memory(),
             math.nan if job is None else _disk_free(job.folder),
             math.nan if phases is None else phases.active(wall) + 1,
             *(waiting.get(reason, 0) for reason in WaitReason),

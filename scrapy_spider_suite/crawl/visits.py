@@ -181,12 +181,12 @@ class RequestSource:
             return request
         return None
 
-    def acquire(self) -> Fetch | None:
-        """Return the next fetch whose time has come; None: nothing may be fetched now."""
+    def acquire(self, host: str = "") -> Fetch | None:
+        """Return the next fetch whose time has come, be it of any *host*; None: there is none."""
         agent = self._crawl.agent
         if agent is not None and not agent.may_fetch():
             return None
-        fetch = self._next_ready()
+        fetch = self._next_ready(host)
         if fetch is not None:
             if not self._plans.idle:
                 self._revisits.leased(fetch)
@@ -194,7 +194,7 @@ class RequestSource:
                 self._visits.caps.book(fetch, self._crawl.now())
         return fetch
 
-    def _next_ready(self) -> Fetch | None:
+    def _next_ready(self, host: str) -> Fetch | None:
         crawl, visits = self._crawl, self._visits
         while True:
             if self._visits.ready:
@@ -203,7 +203,7 @@ class RequestSource:
             if self._gated and (fetch := visits.dead_hosts.acquire(now)):
                 return fetch
             held = self._preparation.full or self._visits.caps.pause(now) > 0
-            fetches = [] if held else crawl.frontier.leases.acquire(now)
+            fetches = [] if held else crawl.frontier.leases.acquire(now, host)
             if not fetches:
                 if self._preparation.resolve():
                     continue

@@ -114,6 +114,10 @@ class _Overview:
         yield from self._values("gauge", gauges, _GAUGES, _GAUGE_FAMILIES)
         if overview["agents"]:
             yield from self._agents(overview["agents"])
+        for state in ("queued", "running", "later", "aside") if overview["queues"] else ():
+            rows = [(row["queue"], row[f"urls_{state}"]) for row in overview["queues"]]
+            text = f"URLs of a shared queue in runs that are {state}."
+            yield self._family("gauge", f"queue_{state}_urls", text, "queue", rows)
 
     def _values(
         self, kind: str, values: Mapping[str, Any], single: Mapping[str, tuple[str, str]],

@@ -101,7 +101,7 @@ class ProgressLine:
         self._crawler.signals.connect(self._closed, signals.spider_closed)
         logger.info(
             "The crawl is open: %s done, %s to go",
-            counted(self._total("pages"), "page"), counted(self._crawl.frontier.pending, "URL"),
+            counted(self._total("pages"), "page"), counted(self._crawl.pending, "URL"),
         )  # fmt: skip
         self._task = PeriodicTask(self._interval, self._show)
         self._task.start()

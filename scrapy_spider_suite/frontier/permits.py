@@ -57,14 +57,17 @@ class VisitPermits:
     def full(self) -> bool:
         return self.source is not None and (self.source.away or len(self._held) >= _MOST)
 
-    def acquire(self, now: float) -> Visit | None:
+    def acquire(self, now: float, host: str = "") -> Visit | None:
         while self._agenda and self._agenda[0][0] <= now:
             visit = heappop(self._agenda)[2]
             if self._held.get(visit.host.key) is visit:
                 self._leaving = self._try_held(visit, now)
                 if self._leaving is not None:
                     return self._leaving
-        return None if self.full else self._workbench.acquire(now)
+        if self.full:
+            return None
+        bench = self._workbench
+        return bench.acquire_host(host, now) if host else bench.acquire(now)
 
     def check(self, visit: Visit, now: float) -> bool:
         """Whether *visit* may leave now; if not, it has been dealt with."""

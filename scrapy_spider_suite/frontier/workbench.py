@@ -245,6 +245,17 @@ class Workbench:
         host.recorded = None
         return self._leave(host, address, now)
 
+    def acquire_host(self, key: str, now: float) -> Visit | None:
+        """A visit of the host *key*; None before its time."""
+        host = self.hosts.get(key)
+        address = None if host is None else host.address
+        if host is None or address is None or not (host.front and host.free() and address.free()):
+            return None
+        if max(host.ready_at(), address.next_fetch) > now:
+            return None
+        host.recorded = address.recorded = None
+        return self._leave(host, address, now)
+
     def _leave(self, host: HostState, address: AddressState, now: float) -> Visit:
         clocks = (host.next_fetch, host.fetched, address.next_fetch, address.fetched)
         host.out += 1

@@ -17,6 +17,7 @@ from scrapy_spider_suite.analysis.time_series import Rows
 from scrapy_spider_suite.cluster.membership import MemberRecord, MemberState
 from scrapy_spider_suite.cluster.pulses import AgentPulse, SeriesClient, all_gauges
 from scrapy_spider_suite.cluster.registry import ClusterAdmin, ClusterOverview, find_crawl
+from scrapy_spider_suite.cluster.run_queue import RunQueue
 from scrapy_spider_suite.crawl.pulse import COLUMNS, RATES, CrawlPace
 from scrapy_spider_suite.errors import ClusterError, JobError
 from scrapy_spider_suite.frontier.entries import UNITS
@@ -86,6 +87,7 @@ class ClusterView:
                 raise ClusterError(f"Redis at {self._redis} holds no crawl {self.crawl!r}")
             pulses, (first, totals) = await client.last_pulses(), await client.totals()
             recent = await client.read(cluster.now - alerts.WINDOW, cluster.now, _ROWS)
+            queues = await self._queues(cluster)
         finally:
             await admin.close()
             await client.close()
@@ -97,7 +99,17 @@ class ClusterView:
         if found["state"] == "running":
             add_alerts(found, recent)
         found["agents"] = shorten_agents(found["agents"])
+        found["queues"] = queues
         return found
+
+    async def _queues(self, cluster: ClusterOverview) -> list[Row]:
+        if "shared-queue" not in cluster.fixed.get("SUITE_CLUSTER", ""):
+            return []
+        queue = RunQueue(self._redis.url, self.crawl)
+        try:
+            return (await queue.counts()).rows()
+        finally:
+            await queue.close()
 
     def series(
         self, start: float, end: float, points: int, width: int = 0, part: str = ""

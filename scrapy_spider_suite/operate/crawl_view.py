@@ -307,7 +307,7 @@ def make_overview(status: Mapping[str, Any], state: CrawlState, now: float) -> O
             }
             for each in status.get("waits", ())
         ],
-        "end": {"text": "", "seconds": None}, "agents": [], "processes": 1,
+        "end": {"text": "", "seconds": None}, "agents": [], "queues": [], "processes": 1,
         "phases": None,
     }  # fmt: skip
     if state.running and trend:

@@ -152,6 +152,12 @@ class SettingsTable:
         FREE, "Most requests to one IP address at the same time; 0 is no limit.",
         broad=1,
     )
+    adjust_requests: bool = setting(
+        POLITENESS, v.boolean, True, FREE,
+        "Have fewer than CONCURRENT_REQUESTS under way, down to a tenth, while answers are slow, "
+        "or requests are lost, beyond what is usual in the crawl.",
+        page="broad-crawls.md",
+    )
     requests_per_visit: int = live_setting(
         POLITENESS, v.integer(1, 20, "requests"), 1, FREE,
         "Most requests to a host in one visit, without a pause. For servers of your own.",
@@ -548,6 +554,11 @@ class SettingsTable:
         "The folder of a shared-queue, the same for all its fetchers: a path, or a URL that fsspec "
         "knows. Empty: runs, beside JOBDIR.",
     )
+    run_queues: tuple[str, ...] = setting(
+        AGENTS, v.weights, ("bulk=1", "one-off=5"), FREE,
+        "The queues of a shared-queue, 8 at most, and the share of runs that each is given while "
+        "others have runs, too. Links go to bulk. The fetcher that starts last sets the weights.",
+    )
     checkpoint_interval: float = setting(
         AGENTS, v.duration(), 5.0, FREE,
         "How often a fetcher of a shared-queue reports what it has done. After a kill these pages "
@@ -557,6 +568,12 @@ class SettingsTable:
         AGENTS, v.name, "", FREE,
         "The name of this process in its crawl, which its packs carry; empty is the machine's "
         "name. Two agents that run at the same time need two names.",
+    )
+    url_server: str = setting(
+        AGENTS, v.address, "", FREE,
+        "Where other programs pop URLs and report what came of them, over HTTP, such as "
+        "127.0.0.1:7080. They fetch; the crawl itself fetches only robots.txt.",
+        page="url-server.md",
     )
     assignment: str = setting(
         AGENTS, v.assignment, "ring", FIXED,

@@ -59,6 +59,7 @@ TRUTH_VALUES = {"1": True, "true": True, "0": False, "false": False}
 _MEDIA_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/(\*|[a-z0-9!#$&^_.+-]+)")
 _HOST = re.compile(r"(?!-)[a-z0-9_-]{1,63}(?<!-)(\.(?!-)[a-z0-9_-]{1,63}(?<!-))*", re.IGNORECASE)
 _NAME = re.compile(r"[A-Za-z0-9_.]{0,64}")
+_QUEUE = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _URL = re.compile(r"[a-z][a-z0-9+.-]*://[^/]")
 _WEBHOOK = re.compile(r"https?://[!-~]+")
 _RELATIVE = re.compile(r"(file|local)://(?!/)")
@@ -300,6 +301,20 @@ dotted_paths = _list_of(
 parameters = ValueType(
     lambda raw: tuple(sorted({*parameter_names(split_texts(raw))})),
     "a list of names of parameters such as 'ref, src_*'",
+)
+
+
+def _name_and_weight(item: str) -> tuple[str, float]:
+    name, _, weight = item.partition("=")
+    return _matched(_QUEUE, name.strip()), _check_range(float(weight), 0.001, 1e6)
+
+
+weights = ValueType(
+    lambda raw: tuple(
+        f"{name}={weight:g}"
+        for name, weight in dict(map(_name_and_weight, split_texts(raw))).items()
+    ),
+    "a list of names and weights above 0 such as 'bulk=1, fresh=3'",
 )
 
 

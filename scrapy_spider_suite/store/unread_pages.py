@@ -50,6 +50,7 @@ class PageDemand:
         self._patience = 0
         self._next_turn = 0
         self._idle: set[str] = set()
+        self._asked: OrderedDict[str, None] = OrderedDict()  # hosts, by an operator
 
     @property
     def out(self) -> int:
@@ -58,6 +59,10 @@ class PageDemand:
     def host_shrank(self, host: str) -> None:
         if self._waiting.count and self._left(host) < LOW:
             self._low[host] = None
+
+    def ask(self, host: str) -> None:
+        """Choose pages of *host* next."""
+        self._asked[host] = None
 
     def sifted(self, in_sieve: int) -> None:
         """*in_sieve* links wait: hosts with such links are read on when they are gone."""
@@ -73,6 +78,11 @@ class PageDemand:
 
         *starving*: there is room, and nothing may be fetched now; *nothing_else*: that will last.
         """
+        while self._asked:
+            host = self._asked.popitem(last=False)[0]
+            found = self._waiting.for_host(host, AT_ONCE)
+            if pages := [page for page in found if page.number not in self._out]:
+                return self._note_chosen(pages)
         pages = self._of_hosts(AT_ONCE)
         if pages or not starving:
             return pages

@@ -8,7 +8,7 @@ import pytest
 
 from scrapy_spider_suite.cluster.held_runs import HeldRuns, LinkBox
 from scrapy_spider_suite.cluster.run_blobs import RunHosts
-from scrapy_spider_suite.cluster.run_queue import Run, Task
+from scrapy_spider_suite.cluster.run_queue import Run, Slots, Task
 from scrapy_spider_suite.errors import BlobError
 from scrapy_spider_suite.frontier.entries import Entry, slot_of
 from scrapy_spider_suite.frontier.outcomes import Event
@@ -129,3 +129,22 @@ def test_rows_for_owners_wait_in_a_box() -> None:
     assert box.receivers == {"partition 0": 3, "partition 1": 2}
     assert box.take() == {0: [b"0", b"2", b"4"], 1: [b"1", b"3"]}
     assert not len(box)
+
+
+def test_slots_are_left_to_others() -> None:
+    """Where slots are scarce, the next run of those with the fewest URLs is not asked for."""
+    held, hosts = HeldRuns(), ["a.test", "b.test", "c.test"]
+    for number, host in enumerate(hosts, 1):
+        run = Run(bytes([number]) * 8, number, b"")
+        rows = [pack_row(Entry(host, f"http://{host}/{n}")) for n in range(number)]
+        held.add(Task("bulk", slot_of(host), run, b"", 0, b""), [(host, rows)])
+    assert set(held.low(0.0)) == {slot_of(host) for host in hosts}
+    assert set(held.low(0.0, spared=2)) == {slot_of("c.test")}
+
+
+@pytest.mark.parametrize(("slots", "share"), [
+    (Slots(1, 30, 2), 48), (Slots(2, 18, 0), 9), (Slots(2, 18, 3), 11), (Slots(3, 10, 100), 126),
+])  # fmt: skip
+def test_a_share_of_slots(slots: Slots, share: int) -> None:
+    """All that there is while there is enough; else an equal part."""
+    assert slots.share == share

@@ -97,7 +97,7 @@ def test_tasks_stay_at_the_server(in_town: InTown) -> None:
         assert again.tasks[others[0]].progress == b"half"
         with pytest.raises(FencedError):
             await first.list.sync(FetcherReport(want=1))
-        bulk = (await queue.counts())["bulk"]
+        bulk = (await queue.counts()).queues["bulk"]
         assert (bulk["runs:queued"], bulk["runs:running"], bulk["runs:done"]) == (6, 5, 1)
         assert bulk["urls:running"] == 500
         assert len(await drained(again)) == SLOTS - 1
@@ -218,7 +218,7 @@ def test_failed_runs_come_back(in_town: InTown) -> None:
         assert await queue.sweep() == 1
         await a.list.sync(FetcherReport(want=5))
         assert [task[3:] for task in a.tasks.values()] == [(b"half", 1, b"")]
-        bulk = (await queue.counts())["bulk"]
+        bulk = (await queue.counts()).queues["bulk"]
         assert (bulk["runs:aside"], bulk["runs:running"], bulk["urls:aside"]) == (1, 1, 100)
 
     in_town(test)
@@ -316,13 +316,13 @@ def test_at_random(in_town: InTown, seed: int) -> None:
                 break
         assert len(ended) == number
         totals = Counter[str]()
-        for counts in (await queue.counts()).values():
+        for counts in (await queue.counts()).queues.values():
             totals.update(counts)
         assert totals["runs:done"] == number
         assert not any(n for name, n in totals.items() if not name.endswith(":done"))
         left = {key.decode() for key in town.client.keys("suite:{web}:runs:*")}
         assert {key.rpartition(":")[2] for key in left} == {
-            "queues", "counts", "calls", "sources", "states", "blobs",
+            "queues", "counts", "calls", "called", "sources", "states", "blobs",
         }  # fmt: skip
         slots = town.client.hlen("suite:{web}:runs:states")
         assert town.client.hgetall("suite:{web}:runs:blobs") == {STATE[:8]: b"%d" % slots}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,11 +16,21 @@ from support.polite_crawls import Size
 from support.projects import scrapy
 from support.running_crawl import until
 
+from scrapy_spider_suite.cluster.run_queue import RunQueue, Task
+
 REFUSED = 2
 PLAN = Plan(
     size=Size(hosts=18, addresses=7, pages=15, host_delay=0.8, ip_delay=0.03), agents=2,
     seconds=0.0, pace=(1.0, 3.0), grace="forever", transport="shared-queue",
 )  # fmt: skip
+
+
+async def tasks_of(queue: RunQueue) -> list[Task]:
+    """What the first fetcher has."""
+    try:
+        return await queue.tasks(name_of(1))
+    finally:
+        await queue.close()
 
 
 @pytest.mark.slow
@@ -28,7 +40,10 @@ def test_two_fetchers_are_one_polite_crawl(tmp_path: Path) -> None:
         chaos = Chaos(PLAN, here)
         chaos.begin()
         here.fleet.start(name_of(2))
-        assert list(chaos.go_on().broken()) == []
+        verdict = chaos.go_on()
+        assert list(verdict.broken()) == []
+        pages = Counter(names[0] for names in verdict.kept.values())
+        assert min(pages[name_of(1)], pages[name_of(2)]) > pages.total() / 5  # each has its share
 
 
 @pytest.mark.slow
@@ -77,6 +92,14 @@ def test_a_fetcher_is_gone_for_good(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.long
+def test_disks_folder_and_redis_are_in_trouble(tmp_path: Path) -> None:
+    """All of it, and fetchers that are stopped, killed and frozen past their lease."""
+    plan = replace(PLAN, hard=True, agents=3, seconds=75.0, grace=36.0, within=150.0)
+    assert list(run(plan, tmp_path).broken()) == []
+
+
+@pytest.mark.slow
 def test_an_operator_asks_for_a_page(tmp_path: Path) -> None:
     """A page that was fetched is fetched once more, at once; queues and runs can be looked at."""
     plan = replace(PLAN, size=replace(PLAN.size, pages=40))
@@ -101,6 +124,12 @@ def test_an_operator_asks_for_a_page(tmp_path: Path) -> None:
         assert by_queue["one-off"]["runs_running"] + by_queue["one-off"]["runs_done"] == 1
         assert by_queue["bulk"]["urls_running"] > 0
         assert "bulk" in scrapy(tmp_path, "frontier", "runs", *place).stdout
+        queue = RunQueue(here.redis.url, CRAWL)
+        ids = [task.run.id.hex() for task in asyncio.run(tasks_of(queue))]
+        said = scrapy(tmp_path, "frontier", "runs", "show", *ids, *place)
+        assert url.partition("/")[0] in said.stdout, said.stderr
+        said = scrapy(tmp_path, "frontier", "why", here.web.ready.seeds[0], "--json", *place)
+        assert json.loads(said.stdout)["state"] in ("pending", "done"), said.stderr
         wrong = scrapy(tmp_path, "frontier", "runs", "retry", "00" * 8, *place)
         assert wrong.returncode == 1
         wrong = scrapy(tmp_path, "frontier", "add", url, "--queue", "none", *place)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import shutil
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
@@ -11,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from support.flaky_folders import FLAKY
 from support.fleet import Fleet, State
 from support.polite_crawls import Size
 from support.projects import scrapy
@@ -23,6 +26,7 @@ CRAWL = "chaos"
 KEY = "known to the agents of this crawl"
 FAULTS = ("restart", "restart-aof", "pause", "cut")
 """What can happen to Redis; the first with what it held lost."""
+THE_FOLDER, REDIS = "the folder", "Redis"
 FROZEN = ("DownloadTimeoutError",)
 """What may be said of a transfer that was under way when its process was."""
 DURABLE = 12.0
@@ -54,6 +58,8 @@ class Plan:
     fault_seconds: float = 30.0
     grace: float | str = 36.0
     """Of the agents; one is frozen for longer, or for 10 s if it is ``forever``."""
+    hard: bool = False
+    """Of a shared queue: disks are lost, the folder is slow and fails, Redis is restarted."""
     loss: float = 0.05
     seed: int = 1
 
@@ -98,7 +104,7 @@ def ground(plan: Plan, folder: Path) -> Iterator[Ground]:
         redis, relay, places = None, None, dict[str, Address]()
         own: Callable[[str], Mapping[str, Any]] = lambda name: {}  # noqa: E731
         if plan.by_redis:
-            durable = plan.fault == "restart-aof"
+            durable = plan.fault == "restart-aof" or plan.hard
             redis = stack.enter_context(RedisServer(folder / "redis", tcp=True, durable=durable))
             port = int(redis.url.rpartition(":")[2])
             if plan.fault == "cut":
@@ -108,7 +114,9 @@ def ground(plan: Plan, folder: Path) -> Iterator[Ground]:
                 "SUITE_REDIS_URL": f"redis://127.0.0.1:{port}", "SUITE_AGENT_ADDRESS": "127.0.0.1",
             }  # fmt: skip
             if plan.transport == "shared-queue":
-                common["SUITE_RUNS_DIR"] = str(folder / "runs")
+                kind = "flaky://" if plan.hard else ""
+                common["SUITE_RUNS_DIR"] = f"{kind}{folder / 'runs'}"
+                os.environ[FLAKY] = str(folder / "trouble")
         elif plan.transport == "lan":
             places = {name_of(n): (f"127.0.8.{n}", free_port()) for n in range(1, plan.agents + 1)}
             told = stack.enter_context(lossy_network(places, plan.loss, plan.seed))
@@ -145,6 +153,7 @@ class Chaos:
 
     def __post_init__(self) -> None:
         self.fleet = self.ground.fleet
+        self._gone = self._spoilt = False
         self.chance = random.Random(self.plan.seed)
 
     def run(self) -> Verdict:
@@ -223,11 +232,23 @@ class Chaos:
                 yield "pause", name
             if peers and can_drain():
                 yield "drain", name
+            if self.plan.hard:
+                yield "lose", name
+                if not self._gone and len(runs) > 2:
+                    yield "remove", name
+        if self.plan.hard and not self._spoilt:
+            yield from (("slow", THE_FOLDER), ("fail", THE_FOLDER), ("restart", REDIS))
 
     def _do(self, what: str, name: str) -> None:
         self.say(f"{self._now():6.1f} s: {what} {name}")
         if what == "drain":
             drain(self.ground, name)
+            return
+        if name in (THE_FOLDER, REDIS):
+            self._spoil(what)
+            return
+        if what in ("lose", "remove"):
+            self._lose_disk(name, for_good=what == "remove")
             return
         getattr(self.fleet, what)(name)
         if what == "pause":
@@ -235,6 +256,28 @@ class Chaos:
             self.resumes[name] = time.monotonic() + longer + _SLACK
         if what == "resume":
             del self.resumes[name]
+
+    def _lose_disk(self, name: str, *, for_good: bool) -> None:
+        self.fleet.kill(name)
+        shutil.rmtree(self.fleet.agents[name].job)
+        if for_good:
+            self._gone = True
+            self.fleet.agents[name].state = State.LEFT
+
+    def _spoil(self, what: str) -> None:
+        """Redis restarts; or the folder of blobs is slow, or fails, for some seconds."""
+        redis, trouble = self.ground.redis, self.ground.fleet.folder.parent / "trouble"
+        assert redis is not None
+        if what == "restart":
+            redis.kill()
+            self._rest(1.0)
+            redis.start()
+            return
+        trouble.write_text("slow 0.5" if what == "slow" else "fail")
+        self._spoilt = True
+        self._rest(self.chance.uniform(3.0, 10.0))
+        self._spoilt = False
+        trouble.unlink()
 
     def _all_come_back(self) -> None:
         while self.resumes:

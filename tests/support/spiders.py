@@ -8,6 +8,7 @@ import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,13 @@ class Noting(BroadSpider):
     """Follows everything, with an item for each page that says which agent has it."""
 
     name = "noting"
+
+    @classmethod
+    def from_crawler(cls, crawler: scrapy.crawler.Crawler, *args: Any, **kwargs: Any) -> Any:
+        """Make the folder that tests spoil known."""
+        if str(crawler.settings["SUITE_RUNS_DIR"]).startswith("flaky"):
+            import_module("support.flaky_folders")
+        return super().from_crawler(crawler, *args, **kwargs)
 
     def parse_page(self, response: Response) -> Iterator[Any]:
         """Yield URL and agent."""

@@ -7,7 +7,7 @@
 -- No loop is longer than the entries of a call, 16 of each kind, or the 8 queues, allow.
 local QUEUES, MEMBERS = unpack(KEYS)
 local P = string.sub(QUEUES, 1, -#'queues' - 1)
-local HOLDERS, FETCHERS, CALLS = P .. 'holders', P .. 'fetchers', P .. 'calls'
+local HOLDERS, FETCHERS, CALLS, CALLED = P .. 'holders', P .. 'fetchers', P .. 'calls', P .. 'called'
 local STARTED, LATER, ASIDE, COUNTS = P .. 'started', P .. 'later', P .. 'aside', P .. 'counts'
 local INPUTS, MANIFESTS, STATES = P .. 'inputs', P .. 'manifests', P .. 'states'
 local BLOBS, LITTER = P .. 'blobs', P .. 'litter'

@@ -4,7 +4,8 @@
 -- until others may have it), progress (id, bytes), states (slot, place: what is known of its hosts), more
 -- (slots whose next run it wants), drawn (a number for each of these), want (a number for each further
 -- run); drawn numbers are from 0 to below 1.
--- Returns 'ok', the tasks, and for each the place of what is known of its hosts; or 'fenced'.
+-- Returns 'ok', the tasks, for each the place of what is known of its hosts, and: fetchers that have called
+-- lately, slots that fetchers hold, free slots of all queues; or 'fenced'.
 local text = redis.call('HGET', MEMBERS, a.name)
 local row = text and parsed(text, MEMBERS) or nil
 if not row or row.incarnation ~= a.incarnation or not counted(row) or over(row) then
@@ -148,9 +149,13 @@ if redis.call('EXISTS', TASKS) == 1 then
 else
   redis.call('ZREM', FETCHERS, a.name)
 end
+redis.call('ZADD', CALLED, now, a.name)
+redis.call('ZREMRANGEBYSCORE', CALLED, '-inf', now - 10000)
+local free = 0
+for _, queue in ipairs(queues) do free = free + redis.call('SCARD', free_of(queue)) end
 local tasks, places = {}, {}
 for i, id in ipairs(given) do
   tasks[i] = redis.call('HGET', TASKS, id)
   places[i] = redis.call('HGET', STATES, task_of(id)[2]) or ''
 end
-return {'ok', tasks, places}
+return {'ok', tasks, places, {redis.call('ZCARD', CALLED), redis.call('HLEN', HOLDERS), free}}

@@ -443,12 +443,12 @@ class Leases:
         known = [wait for wait in waits if wait is not None]
         return min(known, default=FOREVER if self._frontier.pending else None)
 
-    def acquire(self, now: float) -> list[Fetch]:
-        """Fetch the URLs of the next visit, or none before its time."""
+    def acquire(self, now: float, host: str = "") -> list[Fetch]:
+        """Fetch the URLs of the next visit, be it of any *host*, or none before its time."""
         if self._policy.job_max_pages and self.full:
             return []
         for _ in range(_REFUSALS):
-            visit = self.permits.acquire(now)
+            visit = self.permits.acquire(now, host)
             if visit is None:
                 break
             if self._check(visit, now):

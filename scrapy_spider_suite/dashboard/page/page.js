@@ -65,7 +65,7 @@ function show(overview) {
   latest = overview;
   heard = Date.now();
   setLive(true, overview.state === "running" ? `live, ${time(overview.when)}` : "connected");
-  for (const part of [showHealth, showTiles, showWaits, showErrors, showEnd, showAgents, showActs]) {
+  for (const part of [showHealth, showTiles, showWaits, showErrors, showEnd, showAgents, showQueues, showActs]) {
     part(overview);
   }
   if (first) everything();
@@ -184,6 +184,17 @@ function showAgents({ agents, phases }) {
     ["Pages", row => count(row.pages), "number"], ["Rate", row => rate(row.rate), "number"],
     ["Queue", row => count(row.pending), "number"], ["Memory", row => bytes(row.memory), "number"],
   ], agents) : element("span"));
+}
+
+function showQueues({ queues }) {
+  byId("queue-rows").hidden = !queues.length;
+  if (!queues.length) return;
+  const of = state => row => `${count(row[`runs_${state}`])} (${amount(row[`urls_${state}`])} URLs)`;
+  fill("queue-rows", table("Runs by queue and state", [
+    ["Queue", row => row.queue, ""], ["Weight", row => count(row.weight), "number"],
+    ["Share", row => share(row.share), "number"],
+    ...["queued", "running", "later", "aside", "done"].map(state => [state, of(state), "number"]),
+  ], queues));
 }
 
 // Charts

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
+from itertools import islice
 from typing import TYPE_CHECKING, Final
 
 from scrapy.exceptions import UsageError
@@ -15,16 +16,22 @@ from scrapy_spider_suite.frontier.entries import Entry, Flag, slot_of
 from scrapy_spider_suite.operate import verb
 from scrapy_spider_suite.settings.values import RedisUrl, redis_url
 from scrapy_spider_suite.store.rows import pack_row
-from scrapy_spider_suite.urls.normalize import host_of, normalize
+from scrapy_spider_suite.store.url_states import make_seed_note
+from scrapy_spider_suite.urls.normalize import host_of
+from scrapy_spider_suite.urls.url_lists import BadLine, SeedLines, read_lines
 
 if TYPE_CHECKING:
-    from scrapy_spider_suite.cluster.run_queue import Run, RunQueue
+    from scrapy_spider_suite.cluster.run_queue import AsideRun, Run, RunQueue, Task
 
 _STATES: Final = ("queued", "running", "later", "aside", "done")
-_COLUMNS: Final = ("queue", *(f"{unit}_{state}" for state in _STATES for unit in ("runs", "urls")))
+_COLUMNS: Final = (
+    "queue", "weight", *(f"{unit}_{state}" for state in _STATES for unit in ("runs", "urls")),
+)  # fmt: skip
 _ASIDE: Final = ("id", "queue", "slot", "urls", "left", "failures", "reason")
 _ALL: Final = "all"
 _ASKED: Final = int(Flag.DONT_FILTER)
+_GATHERED: Final = 50_000  # URLs of a list at a time, of which runs are made
+_INLINE: Final = 20  # URLs of a run, which lies in Redis itself
 
 
 async def _crawl_of(call: verb.Invocation) -> tuple[str, str]:
@@ -57,15 +64,8 @@ async def _list(call: verb.Invocation) -> int:
     async with _queue_of(call) as queue:
         counts = await queue.counts()
         aside = await queue.aside()
-    others = counts.pop("")
-    waiting = {"urls_in_no_run": others["open"], "links_for_owners": others["inputs"]}
-    rows: list[verb.Row] = [
-        {"queue": name} | {
-            f"{unit}_{state}": found[f"{unit}:{state}"] for state in _STATES
-            for unit in ("runs", "urls")
-        }
-        for name, found in counts.items()
-    ]  # fmt: skip
+    waiting = {"urls_in_no_run": counts.open, "links_for_owners": counts.inputs}
+    rows = counts.rows()
     if call.json:
         call.table([*rows, waiting], ())
         return 0
@@ -86,6 +86,79 @@ async def _list(call: verb.Invocation) -> int:
             _ASIDE,
         )
     return 0
+
+
+async def _show(call: verb.Invocation) -> int:
+    from scrapy_spider_suite.cluster.held_runs import run_urls
+    from scrapy_spider_suite.cluster.run_blobs import BlobFolder, Place
+
+    redis, crawl = await _crawl_of(call)
+    folder, names = await _facts_of(redis, crawl)
+    folder = str(call.settings.get("SUITE_RUNS_DIR") or folder)
+    async with _queue_of(call) as queue:
+        ids = await _ids(queue, call.options.ids)
+        known: dict[bytes, tuple[str, str, AsideRun | Task]] = {
+            each.run.id: ("aside", "", each) for each in await queue.aside()
+        }
+        for name in names:
+            known |= {each.run.id: ("running", name, each) for each in await queue.tasks(name)}
+    blobs = BlobFolder(folder, crawl)
+    for id in ids:
+        if id not in known:
+            continue
+        state, fetcher, found = known[id]
+        place = found.run.place[1:]
+        piece = blobs.read(Place.from_bytes(place)) if found.run.place[:1] == b"\1" else place
+        urls = run_urls(found.slot, piece, found.progress)
+        call.facts({
+            "id": id.hex(), "queue": found.queue, "slot": found.slot, "state": state,
+            "fetcher": fetcher, "failures": found.failures, "urls": found.run.urls,
+            "left": sum(not ended for _, ended in urls),
+        })  # fmt: skip
+        call.table([{"url": url, "ended": ended} for url, ended in urls], ("ended", "url"))
+    return 0 if known.keys() >= set(ids) else 1
+
+
+def ending_in_queue(call: verb.Invocation, url: str) -> verb.Row:
+    """What the owners of a shared queue know of *url*; nothing of another crawl, or another URL."""
+    return asyncio.run(_ending_in_queue(call, url)) if "://" in url else {}
+
+
+async def _ending_in_queue(call: verb.Invocation, url: str) -> verb.Row:
+    from scrapy_spider_suite.cluster.run_blobs import BlobFolder
+    from scrapy_spider_suite.cluster.run_owner import read_ending
+
+    redis, crawl = await _crawl_of(call)
+    folder, _ = await _facts_of(redis, crawl)
+    folder = str(call.settings.get("SUITE_RUNS_DIR") or folder)
+    if not folder:
+        return {}
+    async with _queue_of(call) as queue:
+        found = await read_ending(queue, BlobFolder(folder, crawl), host_of(url), url)
+    if found is None:
+        return {"because": "no link that an owner has seen led there"}
+    if found.event is None:
+        return {"state": "pending", "because": "it is in a run, or waits for one"}
+    outcome = found.event.outcome
+    return {
+        "state": outcome.state.value, "reason": found.event.value, "because": outcome.meaning,
+        "status": found.status or None, "since": verb.display_text("when", found.when),
+    }  # fmt: skip
+
+
+async def _facts_of(redis: str, crawl: str) -> tuple[str, list[str]]:
+    """The folder of blobs, as a fetcher has it, and the names of the fetchers."""
+    from scrapy_spider_suite.cluster.registry import ClusterAdmin
+
+    admin = ClusterAdmin(redis, crawl)
+    try:
+        overview = await admin.overview()
+    finally:
+        await admin.close()
+    rows = () if overview is None else overview.view.rows
+    facts = {} if overview is None else overview.facts
+    folders = [str(each["runs_dir"]) for each in facts.values() if each.get("runs_dir")]
+    return (folders or [""])[0], [row.name for row in rows]
 
 
 async def _resume(call: verb.Invocation, queue_name: str, *, drop: bool) -> int:
@@ -113,24 +186,52 @@ async def _ids(queue: RunQueue, words: Sequence[str]) -> list[bytes]:
         raise UsageError(f"expected ids of runs, or {_ALL}", print_help=False) from None
 
 
-def add_urls(call: verb.Invocation, urls: Sequence[str], queue_name: str, *, now: bool) -> int:
-    """Put *urls* into a queue, each as a run; *now*: give them to fetchers, past the lottery."""
-    from scrapy_spider_suite.cluster.run_blobs import pack_piece
+def add_urls(
+    call: verb.Invocation, sources: Sequence[str], queue_name: str, *, now: bool
+) -> int:  # fmt: skip
+    """Put the URLs of *sources* into a queue; *now*: give them to fetchers, past the lottery."""
+    return asyncio.run(_add(call, _runs_of(_entries(call, sources), queue_name), now=now))
+
+
+def _entries(call: verb.Invocation, sources: Sequence[str]) -> Iterator[Entry]:
+    lines = SeedLines("URLs")
+    for line in read_lines(sources, str(call.settings.get("USER_AGENT"))):
+        seed = lines.read(line.encode())
+        if isinstance(seed, BadLine):
+            where = f"{seed.origin}:{seed.line}: {seed.text!r}: {seed.why}"
+            raise UsageError(where, print_help=False)
+        if seed is not None:
+            note = make_seed_note(seed.tag, guessed=seed.guessed)
+            yield Entry(
+                host_of(seed.url), seed.url, priority=FIRST, flags=_ASKED, seed_note=note
+            )  # fmt: skip
+
+
+def _runs_of(entries: Iterable[Entry], queue_name: str) -> Iterator[tuple[str, int, Run]]:
+    """Runs of *entries*, of which some 50,000 are gathered."""
+    from scrapy_spider_suite.cluster.run_blobs import RunRow, pack_piece
     from scrapy_spider_suite.cluster.run_queue import Run
 
-    runs = []
-    for url in urls:
-        normal = normalize(url) if "://" in url else None
-        if normal is None:
-            raise UsageError(f"{url!r} is no URL, which --queue needs", print_help=False)
-        host = host_of(normal)
-        entry = Entry(host, normal, priority=FIRST, flags=_ASKED)
-        piece = pack_piece(slot_of(host), [(host, [pack_row(entry)])])
-        runs.append((queue_name, slot_of(host), Run(secrets.token_bytes(8), 1, b"\0" + piece)))
-    return asyncio.run(_add(call, runs, now=now))
+    gathered = iter(entries)
+    while some := list(islice(gathered, _GATHERED)):
+        slots = dict[int, list[Entry]]()
+        for entry in some:
+            slots.setdefault(slot_of(entry.host), []).append(entry)
+        for slot, found in slots.items():
+            for at in range(0, len(found), _INLINE):
+                hosts = dict[str, list[RunRow]]()
+                for entry in found[at : at + _INLINE]:
+                    row = pack_row(entry)
+                    rows = hosts.setdefault(entry.host, [])
+                    rows.append((row, entry.seed_note) if entry.seed_note else row)
+                piece = pack_piece(slot, list(hosts.items()))
+                urls = len(found[at : at + _INLINE])
+                yield queue_name, slot, Run(secrets.token_bytes(8), urls, b"\0" + piece)
 
 
-async def _add(call: verb.Invocation, runs: list[tuple[str, int, Run]], *, now: bool) -> int:
+async def _add(
+    call: verb.Invocation, runs: Iterator[tuple[str, int, Run]], *, now: bool
+) -> int:  # fmt: skip
     from scrapy_spider_suite.cluster.membership import MemberState
     from scrapy_spider_suite.cluster.registry import ClusterAdmin
     from scrapy_spider_suite.cluster.run_queue import ENTRIES_MAX
@@ -144,20 +245,21 @@ async def _add(call: verb.Invocation, runs: list[tuple[str, int, Run]], *, now: 
             await admin.close()
         rows = () if overview is None else overview.view.rows
         names = [row.name for row in rows if row.state is MemberState.ACTIVE]
+    urls, given = 0, set[str]()
     async with _queue_of(call) as queue:
-        given = list[str]()
-        source = f"operator:{secrets.token_hex(8)}"
+        source, number = f"operator:{secrets.token_hex(8)}", 0
         try:
-            for number, at in enumerate(range(0, len(runs), ENTRIES_MAX), 1):
-                some = runs[at : at + ENTRIES_MAX]
+            while some := list(islice(runs, ENTRIES_MAX)):
+                number += 1
                 if now:
-                    given += await queue.give(some, names)
+                    given |= {*await queue.give(some, names)}
                 else:
                     await queue.enqueue(source, number, some)
+                urls += sum(run.urls for _, _, run in some)
         except ValueError as error:
             raise UsageError(f"--queue: {error}", print_help=False) from None
-    fetchers = sorted(set(filter(None, given)))
-    call.facts({"queued": len(runs)} | ({"fetchers": ", ".join(fetchers)} if now else {}))
+    fetchers = sorted(filter(None, given))
+    call.facts({"queued": urls} | ({"fetchers": ", ".join(fetchers)} if now else {}))
     return 0
 
 
@@ -169,6 +271,8 @@ def _run(call: verb.Invocation) -> int:
         return asyncio.run(_list(call))
     if not ids:
         raise UsageError(f"which runs? give ids, or {_ALL}", print_help=False)
+    if what == "show":
+        return asyncio.run(_show(call))
     if what == "requeue" and not call.options.queue:
         raise UsageError("into which queue? give --queue", print_help=False)
     queue = call.options.queue if what == "requeue" else ""
@@ -180,25 +284,28 @@ VERBS = (
         "runs", "the runs of a shared-queue: how many, and those that were set aside",
         options=(
             verb.option(
-                "what", metavar="ls|retry|requeue|drop", nargs="?", default="ls",
-                choices=("ls", "retry", "requeue", "drop"),
-                help="list queues (ls), or put runs that were set aside back, or drop them",
+                "what", metavar="ls|show|retry|requeue|drop", nargs="?", default="ls",
+                choices=("ls", "show", "retry", "requeue", "drop"),
+                help="list queues (ls), show the URLs of runs that fetchers have or that were set "
+                "aside (show), or put such runs back (retry, requeue), or drop them",
             ),
             verb.option("ids", metavar="ID", nargs="*", help=f"ids of runs, or {_ALL}"),
             verb.option("--queue", metavar="QUEUE", help="requeue: into this queue"),
         ),
-        arguments="[ls|retry|requeue|drop] [ID]...", run=_run,
+        arguments="[ls|show|retry|requeue|drop] [ID]...", run=_run,
         about=(
             "A run is up to 1,000 URLs. queued: nobody has it; running: a fetcher has it; later:\n"
             "it was given back, or failed, and is tried again; aside: it failed too often, or its\n"
             "blob is damaged; done: all its URLs have ended.\n"
+            "show reads the blob of a run, in SUITE_RUNS_DIR, or where a fetcher has it.\n"
             "drop: URLs of the run that have not ended are not fetched."
         ),
         examples=(
             "runs -j redis://localhost/0",
+            "runs show 1a34b6d24ac83cb5 -j redis://localhost/0",
             "runs retry all -j redis://localhost/0 --crawl news",
             "runs drop 1a34b6d24ac83cb5 -j crawls/news",
         ),
-        exits={1: "some of the runs are not set aside"},
+        exits={1: "some of the runs are not there, or not set aside"},
     ),
 )  # fmt: skip

@@ -71,7 +71,7 @@ class _Screen:
             Text(printable(self._trouble or str(shown["words"])), style=style), "",
             self._figures(), "", self._charts(),
         ]  # fmt: skip
-        for table in (self._waits(), self._failures(), self._agents()):
+        for table in (self._waits(), self._failures(), self._queues(), self._agents()):
             if table.row_count:
                 parts += ["", table]
         parts.append(Text(f"\n{time.strftime('%H:%M:%S')}  q quits", style="dim"))
@@ -109,6 +109,16 @@ class _Screen:
         return _table(("failures", "-"), (
             (name.removeprefix("errors.").replace("_", " "), _count(count))
             for name, count in found[:_ROWS]
+        ))  # fmt: skip
+
+    def _queues(self) -> Table:
+        columns = ("queue", "-share", "-runs queued", "-running", "-later", "-aside", "-done")
+        return _table(columns, (
+            (row["queue"], f"{row['share']:.0%}", *(
+                _count(row[f"runs_{state}"])
+                for state in ("queued", "running", "later", "aside", "done")
+            ))
+            for row in self._overview["queues"]
         ))  # fmt: skip
 
     def _agents(self) -> Table:

@@ -16,6 +16,7 @@ from scrapy_spider_suite.operate.terms import (
     terms_of_job,
     terms_of_spider,
 )
+from scrapy_spider_suite.operate.verbs.runs import ending_in_queue
 from scrapy_spider_suite.operate.verbs.status import (
     crawl_in_words,
     pauses,
@@ -42,6 +43,8 @@ def _show_why(call: verb.Invocation, found: verb.Found) -> int:
     # All agents judge an unknown URL alike.
     rows, now = list(found.rows()), time.time()
     known = [row for row in rows if row.get("state") != "unknown"] or rows[:1]
+    if call.redis is not None and known and known[0].get("state") == "unknown":
+        known = [known[0] | ending_in_queue(call, str(known[0].get("normal_form") or ""))]
     for number, row in enumerate(known):
         if number and not call.json:
             print()

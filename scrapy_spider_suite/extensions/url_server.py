@@ -1,0 +1,258 @@
+"""Other programs fetch: an HTTP server by which they pop URLs, and report what came of them.
+
+docs/url-server.md has its calls.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import json
+import logging
+import os
+import secrets
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from pathlib import Path
+from typing import Any, Final, Self
+
+import msgspec
+from scrapy import signals
+from scrapy.crawler import Crawler
+from scrapy.exceptions import NotConfigured
+from scrapy.utils.defer import deferred_from_coro
+from twisted.internet import reactor as _reactor
+from twisted.internet.defer import CancelledError
+from twisted.internet.error import CannotListenError
+from twisted.web import server as _server
+from twisted.web.resource import Resource
+
+from scrapy_spider_suite.crawl.assembly import open_crawl
+from scrapy_spider_suite.crawl.outside_fetches import (
+    COUNT_MAX,
+    WAIT_MAX,
+    FetchResult,
+    OutsideFetches,
+    PushedUrl,
+)
+from scrapy_spider_suite.errors import SettingsError
+from scrapy_spider_suite.runtime.refusal import refuse_crawl
+from scrapy_spider_suite.settings.project import is_crawl, uses_suite_scheduler
+from scrapy_spider_suite.settings.suite import suite_settings
+from scrapy_spider_suite.settings.values import endpoint
+from scrapy_spider_suite.url_client import FILE
+
+logger = logging.getLogger(__name__)
+reactor: Any = _reactor
+server: Any = _server  # whose classes have no types
+
+_BODY_MAX: Final = 256 << 20  # bytes of a call
+
+
+class Pop(msgspec.Struct, forbid_unknown_fields=True):
+    """``POST /pop``; *wait*: seconds for the first URL."""
+
+    count: int = 1
+    wait: float = 1.0
+    hosts: list[str] = []
+
+
+class Complete(msgspec.Struct, forbid_unknown_fields=True):
+    """``POST /complete``."""
+
+    results: list[FetchResult]
+
+
+class Push(msgspec.Struct, forbid_unknown_fields=True):
+    """``POST /push``."""
+
+    urls: list[PushedUrl]
+
+
+class FetchUrl(PushedUrl):
+    """``POST /fetch``; *body*: whether the answer has it."""
+
+    wait: float = 60.0
+    body: bool = False
+
+
+class Extract(msgspec.Struct, forbid_unknown_fields=True):
+    """``POST /extract``."""
+
+    hosts: list[str]
+
+
+class UrlServer:
+    """Serves SUITE_URL_SERVER while the crawl runs."""
+
+    def __init__(self, crawler: Crawler) -> None:
+        self._crawler = crawler
+        self._port: Any = None
+        self._file: Path | None = None
+        self._outside: OutsideFetches | None = None
+        crawler.signals.connect(self._opened, signals.spider_opened)
+        crawler.signals.connect(self._closed, signals.spider_closed)
+
+    @classmethod
+    def from_crawler(cls, crawler: Crawler) -> Self:
+        """Refuses a crawl without JOBDIR, or of another scheduler."""
+        settings = suite_settings(crawler)
+        if not (is_crawl(crawler) and settings.url_server):
+            raise NotConfigured
+        if not (crawler.settings["JOBDIR"] and uses_suite_scheduler(crawler)):
+            allowed = "JOBDIR, and the suite's SCHEDULER, to be set with it"
+            refuse_crawl(
+                crawler, SettingsError.of("SUITE_URL_SERVER", settings.url_server, allowed)
+            )
+        return cls(crawler)
+
+    def _opened(self) -> None:
+        parts = open_crawl(self._crawler)
+        crawl, job = parts.crawl, parts.crawl.job
+        if crawl.engine is None or job is None:
+            return  # it was refused
+        parts.outside = self._outside = OutsideFetches(parts, crawl.engine)
+        self._file = job.folder / FILE
+        token = _known_token(self._file) or secrets.token_urlsafe(24)
+        host, port = endpoint(crawl.settings.url_server)
+        api = _Api(self._outside, token, lambda: crawl.engine is None or crawl.engine.closing)
+        try:
+            self._port = reactor.listenTCP(
+                port, server.Site(api), interface="127.0.0.1" if host == "localhost" else host
+            )
+        except CannotListenError as error:
+            logger.error("SUITE_URL_SERVER = %r: %s", crawl.settings.url_server, error)
+            crawl.engine.stop("refused")
+            return
+        shown = f"[{host}]" if ":" in host else host
+        url = f"http://{shown}:{self._port.getHost().port}"
+        _write_secret(self._file, json.dumps({"url": url, "token": token}))
+        logger.info("Other programs fetch: %s, with the token in %s", url, self._file)
+
+    def _closed(self) -> Any:
+        if self._outside is not None:
+            self._outside.close()
+        if self._file is not None:
+            with suppress(OSError):
+                self._file.unlink()
+        return None if self._port is None else self._port.stopListening()
+
+
+def _known_token(path: Path) -> str:
+    """The token of a process that was killed."""
+    try:
+        found = json.loads(path.read_text())["token"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+def _write_secret(path: Path, text: str) -> None:
+    new = path.with_name(f"{path.name}.new")
+    new.unlink(missing_ok=True)
+    with open(os.open(new, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+        file.write(text)
+    new.replace(path)
+
+
+class _Api(Resource):
+    isLeaf = True
+
+    def __init__(self, outside: OutsideFetches, token: str, closing: Callable[[], bool]) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._outside = outside
+        self._token = token.encode()
+        self._closing = closing
+        self._calls: dict[bytes, tuple[Any, Callable[[Any], Awaitable[Any]]]] = {
+            b"/pop": (Pop, self._pop), b"/complete": (Complete, self._complete),
+            b"/push": (Push, self._push), b"/fetch": (FetchUrl, self._fetch),
+            b"/extract": (Extract, self._extract),
+        }  # fmt: skip
+
+    def render_GET(self, request: Any) -> bytes:
+        if not self._is_known(request):
+            return _answer(request, 401, "expected Authorization: Bearer TOKEN")
+        if request.path == b"/status":
+            return _answer(request, 200, self._outside.status())
+        return _answer(request, 404, "expected /status, or a POST")
+
+    def render_POST(self, request: Any) -> Any:
+        if not self._is_known(request):
+            return _answer(request, 401, "expected Authorization: Bearer TOKEN")
+        if request.path not in self._calls:
+            return _answer(request, 404, f"expected one of {b', '.join(self._calls).decode()}")
+        if self._closing():
+            return _answer(request, 503, "the crawl is being stopped")
+        kind, call = self._calls[request.path]
+        try:
+            given = msgspec.json.decode(request.content.read(_BODY_MAX), type=kind)
+        except ValueError as error:
+            return _answer(request, 400, str(error))
+        work = deferred_from_coro(call(given))
+        gone = request.notifyFinish()
+        gone.addErrback(lambda _: work.cancel())
+        work.addCallbacks(
+            partial(self._give, request), partial(self._complain, request)
+        )  # fmt: skip
+        return server.NOT_DONE_YET
+
+    def _is_known(self, request: Any) -> bool:
+        scheme, _, given = (request.getHeader(b"authorization") or b"").partition(b" ")
+        return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
+
+    def _give(self, request: Any, found: Any) -> None:
+        if request._disconnected:
+            if request.path == b"/pop":
+                self._outside.take_back(row["id"] for row in found)
+            return
+        request.write(_answer(request, 200, found))
+        request.finish()
+
+    def _complain(self, request: Any, failure: Any) -> None:
+        if request._disconnected or failure.check(CancelledError, asyncio.CancelledError):
+            return
+        if not failure.check(ValueError):
+            logger.error("a call of another program failed: %s", failure.getTraceback())
+        status = 400 if failure.check(ValueError) else 500
+        request.write(_answer(request, status, failure.getErrorMessage()))
+        request.finish()
+
+    async def _pop(self, given: Pop) -> Any:
+        if not (0 < given.count <= COUNT_MAX and 0 <= given.wait <= WAIT_MAX):
+            raise ValueError(f"count: 1 to {COUNT_MAX}; wait: 0 to {WAIT_MAX:g} seconds")
+        return await self._outside.pop(given.count, given.wait, given.hosts)
+
+    async def _complete(self, given: Complete) -> Any:
+        return self._outside.complete(_few(given.results))
+
+    async def _push(self, given: Push) -> Any:
+        return self._outside.push(_few(given.urls))
+
+    async def _fetch(self, given: FetchUrl) -> Any:
+        if not 0 <= given.wait <= WAIT_MAX:
+            raise ValueError(f"wait: 0 to {WAIT_MAX:g} seconds")
+        fetch = await self._outside.fetch(given, given.wait)
+        if fetch is None or fetch.exchange is None:
+            return {"url": given.url, "status": None, "error": "no program has fetched it in time"}
+        exchange = fetch.exchange
+        error = "" if exchange.error is None else str(exchange.error)
+        found = {"url": exchange.url, "status": exchange.status or None, "error": error}
+        return found | ({"body": exchange.body} if given.body else {})
+
+    async def _extract(self, given: Extract) -> Any:
+        return self._outside.extract(_few(given.hosts))
+
+
+def _few(items: list[Any]) -> list[Any]:
+    if len(items) > COUNT_MAX:
+        raise ValueError(f"{len(items)} in one call: expected {COUNT_MAX} at most")
+    return items
+
+
+def _answer(request: Any, status: int, found: Any) -> bytes:
+    if status != 200:
+        found = {"error": found}
+    request.setResponseCode(status)
+    request.setHeader(b"content-type", b"application/json")
+    return msgspec.json.encode(found)
