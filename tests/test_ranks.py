@@ -15,7 +15,7 @@ PACKAGE = ROOT.name
 # Lowest first; what stands in one line has one rank and imports nothing of its neighbours.
 RANKS = """
 errors
-testing exceptions signals __init__
+testing exceptions signals url_client __init__
 runtime
 urls
 frontier

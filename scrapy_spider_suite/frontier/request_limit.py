@@ -79,8 +79,7 @@ def _trouble(found: tuple[float, float], usual: tuple[float, float], load: float
     (seconds, lost), (usual_seconds, usual_lost) = found, usual
     if lost > usual_lost + _SLACK:
         return (
-            f"{lost:.0%} of requests to hosts that answered before are lost, {usual_lost:.0%} "
-            "as a rule"
+            f"lost requests to hosts that answered before: {lost:.0%} (as a rule {usual_lost:.0%})"
         )
     slow = f"an answer takes {seconds:.2f} s, {usual_seconds:.2f} s as a rule"
     if seconds > _SLOW * usual_seconds + _SLACK:

@@ -7,12 +7,14 @@ from collections import Counter
 from contextlib import suppress
 
 import pytest
-from support.agent_town import FETCH, GRACE, InTown, Town, candidate
+from support.agent_town import FETCH, GRACE, InTown, Town, beat, candidate
 
 from scrapy_spider_suite.cluster import run_queue
 from scrapy_spider_suite.cluster.membership import AgentLease
 from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.cluster.run_queue import (
+    LITTER_AGE,
+    Commit,
     FailedRun,
     FetcherReport,
     Run,
@@ -326,6 +328,31 @@ def test_at_random(in_town: InTown, seed: int) -> None:
         }  # fmt: skip
         slots = town.client.hlen("suite:{web}:runs:states")
         assert town.client.hgetall("suite:{web}:runs:blobs") == {STATE[:8]: b"%d" % slots}
+
+    in_town(test)
+
+
+def test_a_blob_that_is_used_again_stays(in_town: InTown) -> None:
+    """It is no litter any more; nor is anything, after a restart of Redis, for a while."""
+    place, other = b"blob one" + bytes(12), b"blob two" + bytes(12)
+
+    async def test(town: Town) -> None:
+        queue = await opened(town)
+        owner = await Fetcher.join(town, "a", 1)
+        for number, part in enumerate([place, other], 1):
+            await queue.post("fetcher", number, [(0, part)])
+            commit = Commit(0, 0, number, bytes([number]), b"manifest", 0, taken=1)
+            assert await owner.queue.commit("a", f"{1:016x}", [commit]) == [True]
+        await queue.post("fetcher", 3, [(0, place)])  # again: the server seemed to have forgotten
+        assert await queue.litter() == []
+        town.wait(LITTER_AGE + 1)
+        town.restarted()
+        assert await queue.litter() == []
+        for _ in range(20):
+            town.wait(GRACE / 10)
+            await beat(owner.registry)
+        assert await queue.litter() == [other[:8]]
+        assert await queue.litter() == []
 
     in_town(test)
 

@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
+import boto3
 import pytest
+from moto.server import ThreadedMotoServer
 from support.chaos import Chaos, Plan, ground, name_of
 from support.polite_crawls import Size
 
 from scrapy_spider_suite.cluster.run_blobs import BlobFolder, Place
 from scrapy_spider_suite.errors import BlobError
 
-boto3 = pytest.importorskip("boto3")
-moto_server = pytest.importorskip("moto.server")
-pytest.importorskip("s3fs")
 BUCKET = "runs-of-tests"
 PLAN = Plan(
     size=Size(hosts=8, addresses=4, pages=6, host_delay=0.3, ip_delay=0.02), agents=2, seconds=0.0,
@@ -26,7 +24,7 @@ PLAN = Plan(
 @pytest.fixture
 def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
     """The URL of a bucket; its libraries find server and key in the environment."""
-    server = moto_server.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     server.start()
     host, port = server.get_host_and_port()
     for name, value in {
@@ -61,11 +59,10 @@ def test_blobs(store: str) -> None:
 @pytest.mark.slow
 def test_two_fetchers_crawl(store: str, tmp_path: Path) -> None:
     """One polite crawl, whose blobs are objects."""
-    plan = replace(PLAN)
-    with ground(plan, tmp_path) as here:
+    with ground(PLAN, tmp_path) as here:
         given = here.fleet.settings
         here.fleet.settings = lambda name: {**given(name), "SUITE_RUNS_DIR": store}
-        chaos = Chaos(plan, here)
+        chaos = Chaos(PLAN, here)
         chaos.begin()
         here.fleet.start(name_of(2))
         assert list(chaos.go_on().broken()) == []

@@ -124,6 +124,11 @@ def test_an_operator_asks_for_a_page(tmp_path: Path) -> None:
         assert by_queue["one-off"]["runs_running"] + by_queue["one-off"]["runs_done"] == 1
         assert by_queue["bulk"]["urls_running"] > 0
         assert "bulk" in scrapy(tmp_path, "frontier", "runs", *place).stdout
+        said = scrapy(tmp_path, "frontier", "top", "--json", *place)
+        queues = {row["queue"]: row for row in json.loads(said.stdout)["queues"]}
+        assert (queues["bulk"]["weight"], queues["one-off"]["weight"]) == (1.0, 5.0)
+        assert queues["bulk"]["urls_running"] > 0
+        assert "one-off" in scrapy(tmp_path, "frontier", "top", *place).stdout
         queue = RunQueue(here.redis.url, CRAWL)
         ids = [task.run.id.hex() for task in asyncio.run(tasks_of(queue))]
         said = scrapy(tmp_path, "frontier", "runs", "show", *ids, *place)

@@ -22,7 +22,8 @@ def test_it_has_fewer_requests_while_answers_are_slow(on: bool, tmp_path: Path) 
     site = Site()
 
     def page(visit: Visit) -> Answer:
-        return Answer(f"<p>page {visit.path}</p>".encode(), wait=1.0 if len(site.visits) in SLOW else 0.02)
+        wait = 1.0 if len(site.visits) in SLOW else 0.02
+        return Answer(f"<p>page {visit.path}</p>".encode(), wait=wait)
 
     paths = [f"/{n}" for n in range(PAGES)]
     site.pages |= {"/": links(*paths), **dict.fromkeys(paths, page)}

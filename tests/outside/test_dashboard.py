@@ -365,6 +365,34 @@ def test_two_agents(
 
 @IN_BROWSER
 @pytest.mark.slow
+@pytest.mark.long
+def test_queues(
+    browser: Browser, web: FakeWebProcess, redis_server: RedisServer, tmp_path: Path
+) -> None:
+    """A shared queue has its queues there, by state, and all URLs that are to go."""
+    with redis_server.client() as client:
+        client.set("suite:durable", 1)
+    given = web_settings(
+        web.ready.dns_port, **SETTINGS, SUITE_CLUSTER="shared-queue", SUITE_CRAWL_NAME="runs",
+        SUITE_REDIS_URL=redis_server.url, SUITE_SEEDS=[web.ready.seeds[0]],
+        SUITE_RUNS_DIR=str(tmp_path / "runs"), SUITE_RUN_QUEUES="bulk=1,fresh=3",
+    )  # fmt: skip
+    with Fleet(tmp_path, lambda name: given, {}, "support.spiders.Bulk") as fleet:
+        fleet.start("a")
+        with dashboard(redis_server.url, tmp_path) as page:
+            browser.darken(False)
+            browser.resize(1440)
+            show(browser, page)
+            browser.wait_for("#queue-rows", r"bulk\s+1\s.*fresh\s+3\s", 60)
+            browser.wait_for("#tiles", r"(?i)Queue\s+[\d,]{2,}", 60)
+            assert browser.serious_findings() == []
+            browser.resize(375)
+            assert browser.execute_script("return document.documentElement.scrollWidth") <= 375
+            assert browser.console() == []
+
+
+@IN_BROWSER
+@pytest.mark.slow
 def test_hostile_texts(browser: Browser, tmp_path: Path) -> None:
     """URLs, titles and reasons of a crawl are text, and never markup."""
     pytest.importorskip("tantivy")
