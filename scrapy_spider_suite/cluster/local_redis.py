@@ -193,6 +193,14 @@ class LocalRedis:
         self._socket.unlink(missing_ok=True)
 
 
+def not_running(job: str) -> str:
+    """What is said of a folder none of whose agents runs."""
+    return (
+        f"no agent of the crawl in {job} runs: `scrapy frontier report` and `history` with "
+        f"-j {job} have its numbers; or name the job of one agent, {job}/AGENT"
+    )
+
+
 def redis_of(job: str) -> str | None:
     """The URL of the Redis of *job*'s agents: itself, or that of a folder; None: it is one crawl's.
 
@@ -202,5 +210,5 @@ def redis_of(job: str) -> str | None:
     if own is None:
         return job if job.startswith(REDIS_SCHEMES) else None
     if not own.answers:
-        raise JobError(f"the crawl in {job} does not run: name the job of one agent, {job}/AGENT")
+        raise JobError(not_running(job))
     return own.url

@@ -71,6 +71,7 @@ _BOX_MAX: Final = 50_000  # rows of links in memory, at which the crawl waits fo
 _PERIOD: Final = 1.0  # seconds between two calls of a fetcher
 _SOON: Final = 0.1  # while there is more to say than one call holds
 _SWEEP: Final = 5.0
+_SWEEPS: Final = 10  # at a time, at most
 _RETRY: Final = 2.0
 _TRIES: Final = 5  # of a run that cannot be read, before it is set aside
 _TRY_AGAIN: Final = 10.0  # seconds after the first of these
@@ -341,7 +342,9 @@ class Fetcher(ClusterAgent):
         if self._is_due("checkpoint", min(interval, _PERIOD) if soon else interval):
             await self._make_checkpoint()
         if self._is_due("sweep", _SWEEP):
-            await self.queue.sweep()
+            for _ in range(_SWEEPS):
+                if await self.queue.sweep() < ENTRIES_MAX:
+                    break
             await self._count_queued()
         more = await self._sync(now)
         if not (self.held.runs or self._to_load or busy):

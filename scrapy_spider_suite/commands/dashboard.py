@@ -54,7 +54,12 @@ class Command(base.Command):
         """Serve until Ctrl-C."""
         settings: Any = self.settings
         job = args[0] if args else settings["JOBDIR"]
-        if not job or len(args) > 1:
+        if unknown := [word for word in args if word.startswith("-")]:
+            text = f"unrecognized arguments: {' '.join(unknown)}"
+            raise UsageError(text, print_help=False)
+        if len(args) > 1:
+            raise UsageError("one job at a time", print_help=False)
+        if not job:
             raise UsageError("which job? give its JOBDIR or redis://..., or set JOBDIR",
                              print_help=False)  # fmt: skip
         if opts.crawl:

@@ -29,9 +29,12 @@ class Right(IntEnum):
 def read_token(file: str | None, variable: str) -> str | None:
     """The token in *file*, else in the environment *variable*; None: neither is given.
 
-    Raises `SettingsError`, `OSError`.
+    Raises `SettingsError`.
     """
-    given = Path(file).read_text("latin-1") if file else os.environ.get(variable, "")
+    try:
+        given = Path(file).read_text("latin-1") if file else os.environ.get(variable, "")
+    except OSError as error:
+        raise SettingsError(f"{file} cannot be read: {error.strerror}") from error
     token = given.strip()
     if not (file or token):
         return None

@@ -22,7 +22,7 @@ PREFIX: Final = "scrapy_suite_"
 
 _COUNTERS: Final = {
     "pages": ("pages", "Fetches that ended done. A page that is fetched again counts again."),
-    "failed": ("failed_urls", "Times that a URL failed for good."),
+    "failed": ("failed_urls", "Times that a URL failed for good, or was refused."),
     "bytes": ("received_bytes", "Bytes received."),
     "new_urls": ("new_urls", "URLs discovered."),
     "filtered": ("filtered_urls", "URLs that were offered again."),
@@ -40,7 +40,7 @@ _GAUGES: Final = {
     "phase": ("phase", "The phase whose hosts are visited."),
 }
 _COUNTER_FAMILIES: Final = {
-    "errors": ("errors", "event", "URLs that failed, by event."),
+    "errors": ("errors", "event", "Failed attempts, and refusals, by event."),
     "status": ("responses", "status", "Answers by class of status."),
 }
 _GAUGE_FAMILIES: Final = {"waiting": ("waiting_hosts", "reason", "Hosts that wait, by reason.")}

@@ -77,6 +77,10 @@ class AlertsAndMetrics:
         agent = settings.agent_name or socket.gethostname() if settings.cluster else ""
         job = "" if crawl.job is None else str(crawl.job.path.resolve())
         self._labels = {name: label for name, label in (("jobdir", job), ("agent", agent)) if label}
+        path = settings.metrics_file
+        if path is not None and agent:  # `scrapy cluster up` gives all agents one setting
+            path = path.with_name(f"{path.stem}.{agent}{path.suffix}")
+        self._metrics_file = path
         webhook = "" if settings.alert_url is None else settings.alert_url.text
         self._alerts = AlertLog(webhook, agent=agent, **self._facts)
         self._parts.pulses.listeners.append(self._note_pulse)
@@ -102,7 +106,7 @@ class AlertsAndMetrics:
         return make_overview(status, state, time.time()) | self._facts
 
     def _write(self, overview: Overview) -> None:
-        path = self._crawl.settings.metrics_file
+        path = self._metrics_file
         # In a thread: a disk may stand still, which the crawl need not.
         if path is not None:
             self._writes.add(lambda: self._write_file(path, overview))

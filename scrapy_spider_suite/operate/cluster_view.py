@@ -14,17 +14,19 @@ from typing import Any, Final, NamedTuple, TypeVar
 import numpy as np
 
 from scrapy_spider_suite.analysis.time_series import Rows
+from scrapy_spider_suite.cluster.local_redis import LocalRedis, not_running
 from scrapy_spider_suite.cluster.membership import MemberRecord, MemberState
 from scrapy_spider_suite.cluster.pulses import AgentPulse, SeriesClient, all_gauges
 from scrapy_spider_suite.cluster.registry import ClusterAdmin, ClusterOverview, find_crawl
 from scrapy_spider_suite.cluster.run_queue import RunQueue
 from scrapy_spider_suite.crawl.pulse import COLUMNS, RATES, CrawlPace
-from scrapy_spider_suite.errors import ClusterError, JobError
+from scrapy_spider_suite.errors import ClusterError, JobError, RegistryError
 from scrapy_spider_suite.frontier.entries import UNITS
 from scrapy_spider_suite.frontier.workbench import WaitReason
 from scrapy_spider_suite.operate import alerts
 from scrapy_spider_suite.operate.crawl_view import (
     OTHERS,
+    RATE_MIN,
     KeptAnswers,
     Overview,
     add_alerts,
@@ -62,7 +64,10 @@ class ClusterView:
     `ClusterError`; so do its methods.
     """
 
-    def __init__(self, url: str, settings: Any, ask: AskAgents | None = None) -> None:
+    def __init__(
+        self, url: str, settings: Any, ask: AskAgents | None = None, folder: str = ""
+    ) -> None:  # fmt: skip
+        """*folder*: that of the agents of `scrapy cluster up`, whose Redis ends with them."""
         try:
             found = redis_url.parse(url)
         except ValueError as error:
@@ -72,11 +77,30 @@ class ClusterView:
         self.name = str(found)
         self.crawl: Any = _run(find_crawl(found, settings.get("SUITE_CRAWL_NAME")))
         self.missing = ""
+        self._folder = folder
         self._ask = ask
         self._kept = KeptAnswers()
+        _run(self._require())
+
+    async def _require(self) -> None:
+        admin = ClusterAdmin(self._redis.url, self.crawl)
+        try:
+            if await admin.overview() is None:
+                raise self._unknown()
+        finally:
+            await admin.close()
+
+    def _unknown(self) -> ClusterError:
+        return ClusterError(f"Redis at {self._redis} holds no crawl {self.crawl!r}")
 
     def overview(self) -> Overview:
-        return _run(self._overview())
+        try:
+            return _run(self._overview())
+        except RegistryError as error:
+            own = LocalRedis.find(self._folder) if self._folder else None
+            if own is None or own.answers:
+                raise
+            raise JobError(not_running(self._folder)) from error
 
     async def _overview(self) -> Overview:
         admin = ClusterAdmin(self._redis.url, self.crawl)
@@ -84,7 +108,7 @@ class ClusterView:
         try:
             cluster = await admin.overview()
             if cluster is None:
-                raise ClusterError(f"Redis at {self._redis} holds no crawl {self.crawl!r}")
+                raise self._unknown()
             pulses, (first, totals) = await client.last_pulses(), await client.totals()
             recent = await client.read(cluster.now - alerts.WINDOW, cluster.now, _ROWS)
             queues = await self._queues(cluster)
@@ -317,4 +341,6 @@ def _state_in_words(
     rate, pending = found["rates"]["pages"], found["gauges"].get("pending") or 0
     left = f"{counted(pending, 'URL')} to go ({found['end']['text']})"
     agents = counted(len(there), "agent fetches", "agents fetch")
+    if rate < RATE_MIN and (failed := found["rates"]["failed"]) >= RATE_MIN:
+        return "", f"The crawl fetches no page: {failed:,.1f} a second fail, {left}."
     return "", f"The crawl runs well: {agents} {rate:,.1f} a second, {left}."

@@ -44,6 +44,7 @@ _TAIL: Final = 1 << 20  # bytes of the fetch log that are read for recent fetche
 _FOUND: Final = 20  # pages that a search shows
 _ALERT_ROWS: Final = 60
 _HUGE: Final = 1e300
+RATE_MIN: Final = 0.05  # a second: less is shown as 0.0
 OTHERS: Final = "(others)"  # the sum of the agents without a row; no agent has this name
 
 
@@ -81,7 +82,7 @@ def open_view(job: str, settings: Any, ask: AskAgents | None = None) -> View:
     from scrapy_spider_suite.operate.cluster_view import ClusterView
 
     require_redis("-j redis://...")
-    return ClusterView(url, settings, ask)
+    return ClusterView(url, settings, ask, folder="" if url == job else job)
 
 
 class CrawlView:
@@ -354,6 +355,8 @@ def _state_in_words(
         return "", "The crawl is stopping."
     rate, pending = found["rates"]["pages"], int(found["gauges"]["pending"])
     left = f"{counted(pending, 'URL')} to go ({found['end']['text'] or 'no end in sight'})"
+    if rate < RATE_MIN and (failed := found["rates"]["failed"]) >= RATE_MIN:
+        return "", f"The crawl fetches no page: {failed:,.1f} a second fail, {left}."
     return "", f"The crawl runs well: it fetches {rate:,.1f} a second, {left}."
 
 

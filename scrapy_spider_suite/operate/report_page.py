@@ -6,7 +6,7 @@ Whatever pages, servers or job directories say is escaped, and the page allows n
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from html import escape
 from pathlib import PurePath
@@ -44,7 +44,11 @@ class CrawlReport:
 
     @classmethod
     def of(cls, view: View, tables: Mapping[str, Table]) -> CrawlReport:
-        overview, begun = view.overview(), tables["crawl"][0]["begun"]
+        overview, facts = view.overview(), tables["crawl"][0]
+        pending = overview["gauges"].get("pending")
+        if overview["state"] == "running" and pending is not None:  # read a moment later
+            tables = {**tables, "crawl": [{**facts, "pending": pending}]}
+        begun = facts["begun"]
         return cls(overview, view.series(begun, overview["when"] or time.time(), _POINTS), tables)
 
     @property
@@ -109,7 +113,7 @@ def _summary(reports: _Reports) -> Iterator[str]:
         ("Ended", [_utc(report.overview["ended"]) for report in reports.values()]),
         *((text, [show(report.facts) for report in reports.values()]) for text, show in _FACTS),
     ]  # fmt: skip
-    yield _table(("", *reports), [(text, *cells) for text, cells in rows])
+    yield _table(("", *reports), [(text, *cells) for text, cells in rows], names=reports)
     if len(reports) > 1:
         yield _figure(bar_chart("Gathering speed, pages a second", [
             (f"{name}, {_places(report)}", speed := _speed(report), short_number(speed))
@@ -240,7 +244,8 @@ def _side_by_side(reports: _Reports, table: str, key: str, value: str) -> Iterat
     keys = dict.fromkeys(each for column in columns for each in column)
     if keys:
         names = reports if len(reports) > 1 else (value,)
-        yield _table((key, *names), [(each, *(c.get(each) for c in columns)) for each in keys])
+        cells = [(each, *(c.get(each) for c in columns)) for each in keys]
+        yield _table((key, *names), cells, names=reports)
 
 
 _HOST_COLUMNS: Final = ("host", "done", "failed", "pending", "attempts", "given_up")
@@ -312,13 +317,18 @@ def _figure(svg: str) -> str:
     return f"<figure>{svg}</figure>"
 
 
-def _table(columns: Iterable[Any], rows: Iterable[Iterable[Any]], caption: str = "") -> str:
+def _table(
+    columns: Iterable[Any], rows: Iterable[Iterable[Any]], caption: str = "",
+    names: Collection[str] = (),
+) -> str:  # fmt: skip
+    """*names*: columns that are names, not words."""
     def cells(row: Iterable[Any], tag: str) -> str:
         return "".join(
             f"<{tag}{' class=n' if _is_number(cell) else ''}>{_cell(cell)}</{tag}>" for cell in row
         )
 
-    head = "".join(f"<th scope=col>{_cell(_words(column))}</th>" for column in columns)
+    titles = (column if column in names else _words(column) for column in columns)
+    head = "".join(f"<th scope=col>{_cell(title)}</th>" for title in titles)
     body = "\n".join(f"<tr>{cells(row, 'td')}</tr>" for row in rows)
     title = f"<caption>{_cell(caption)}</caption>" if caption else ""
     return f"<table>{title}<thead><tr>{head}</tr></thead>\n<tbody>{body}</tbody></table>"

@@ -92,15 +92,21 @@ class Invocation:
         JobFile.require(folder)
         return folder
 
-    def table(self, rows: Iterable[Row], columns: tuple[str, ...]) -> None:
-        """Print *rows*: as JSON a line each, else the *columns* of them."""
+    def table(
+        self, rows: Iterable[Row], columns: tuple[str, ...], *, spell: bool = True
+    ) -> None:  # fmt: skip
+        """Print *rows*: as JSON a line each, else the *columns* of them.
+
+        *spell*: titles have spaces for underscores.
+        """
         if self.json:
             for row in rows:
                 print(json.dumps(row))
             return
         table = [[display_text(c, row.get(c)) for c in columns] for row in rows]
         widths = [max(map(len, column)) for column in zip(columns, *table, strict=True)]
-        for line in ([c.replace("_", " ") for c in columns], *table):
+        titles = [c.replace("_", " ") if spell else c for c in columns]
+        for line in (titles, *table):
             cells = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
             print("  ".join(cells).rstrip())
 

@@ -273,7 +273,7 @@ class SettingsTable:
     metrics_file: Path | None = setting(
         WATCHING, v.file_to_be, None, FREE,
         "A file for a node exporter of Prometheus, such as crawl.prom, written every 15 seconds. "
-        "Each process has its own.",
+        "Each crawl has its own. An agent adds its name: crawl.a1.prom.",
     )
     exit_codes: bool = setting(
         BUDGETS, v.boolean, False, FREE,

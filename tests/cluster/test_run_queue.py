@@ -332,6 +332,23 @@ def test_at_random(in_town: InTown, seed: int) -> None:
     in_town(test)
 
 
+def test_all_tasks_of_a_dead_fetcher_go_back(in_town: InTown) -> None:
+    """Also if there are many of them."""
+
+    async def test(town: Town) -> None:
+        queue, a = await opened(town), await Fetcher.join(town, "a", 1)
+        runs = [("bulk", slot, run_of(slot)) for slot in range(600)]
+        for number, at in enumerate(range(0, len(runs), 16), 1):
+            await queue.enqueue("owner", number, runs[at : at + 16])
+        while len(a.tasks) < len(runs):
+            await a.list.sync(FetcherReport(want=16))
+        town.wait(GRACE + DELAY + 1)
+        moved = [await queue.sweep() for _ in range(len(runs) // 16 + 2)]
+        assert sum(moved) == len(runs)
+
+    in_town(test)
+
+
 def test_a_blob_that_is_used_again_stays(in_town: InTown) -> None:
     """It is no litter any more; nor is anything, after a restart of Redis, for a while."""
     place, other = b"blob one" + bytes(12), b"blob two" + bytes(12)

@@ -373,7 +373,7 @@ def test_a_prometheus_scrapes_the_dashboard(site: Site, tmp_path: Path) -> None:
         assert value("scrapy_suite_pages_total") <= len(site.visits)
         until(lambda: value("rate(scrapy_suite_pages_total[10s])") > 1.0)
         rules = ask("rules")["groups"][0]["rules"]
-        assert len(rules) == 8
+        assert len(rules) == 9
         until(lambda: all(each["health"] == "ok" for each in ask("rules")["groups"][0]["rules"]))
         dashboard = json.loads((RULES / "grafana.json").read_text())
         for panel in dashboard["panels"]:

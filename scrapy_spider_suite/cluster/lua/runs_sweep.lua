@@ -9,11 +9,12 @@ if row and counted(row) and not over(row) then  -- its lease was renewed since i
   redis.call('ZADD', FETCHERS, row.ends > 0 and row.ends + delay or '+inf', name)
 elseif name then
   local TASKS = tasks_of(name)
-  local found = redis.call('HSCAN', TASKS, 0, 'COUNT', a.most)[2]
-  for i = 1, math.min(#found, 2 * a.most), 2 do
-    local queue, slot, run, progress, failures = unpack(cmsgpack.unpack(found[i + 1]))
-    redis.call('HDEL', TASKS, found[i])
-    redis.call('HSET', STARTED, found[i], cmsgpack.pack({progress, failures}))
+  for _ = 1, a.most do  -- not by HSCAN: its first buckets may be empty for ever
+    local id = redis.call('HRANDFIELD', TASKS)
+    if not id then break end
+    local queue, slot, run, progress, failures = unpack(cmsgpack.unpack(redis.call('HGET', TASKS, id)))
+    redis.call('HDEL', TASKS, id)
+    redis.call('HSET', STARTED, id, cmsgpack.pack({progress, failures}))
     count(queue, run, 'running', 'queued')
     push(queue, slot, run, true)
     release(name, slot)

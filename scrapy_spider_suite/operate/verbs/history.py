@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import math
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TextIO
 
 from scrapy.exceptions import UsageError
 
@@ -27,6 +28,7 @@ from scrapy_spider_suite.runtime.files import replacing_file
 from scrapy_spider_suite.store.job_directory import FOLDER
 
 _USUAL: Final = ("pages", "failed", "bytes", "new_urls", "pending", "under_way")
+_STDOUT: Final = Path("-")
 _TIERS: Final = {tier.name: tier for tier in TIERS}
 
 
@@ -36,7 +38,8 @@ Read = Callable[[float, float, int, int], Rows]
 def _run(call: verb.Invocation) -> int:
     options = call.options
     if options.since >= options.until:
-        raise UsageError("history: --since must be before --until", print_help=False)
+        text = "--since (an hour ago unless given) must be before --until"
+        raise UsageError(f"history: {text}", print_help=False)
     own = LocalRedis.find(call.jobdir)
     url = own.url if own is not None and own.answers else call.redis
     part = f"{AGENT}{options.agent}" if options.agent else ""
@@ -49,11 +52,13 @@ def _run(call: verb.Invocation) -> int:
         if part and not rows.columns.counters:
             raise JobError(f"Redis has no rows of {part.replace(':', ' ')} in this time")
         return _show(call, verb.Found({"": series_rows(rows, options.series)}))
-    if part:
-        raise JobError("--agent and --phase are of a crawl that runs: give its -j redis://...")
     folders = {"": call.folder()} if own is None else {
         name: Path(str(call.jobdir)) / name / FOLDER for name in agents_in(Path(str(call.jobdir)))
     }  # fmt: skip
+    if options.agent in folders and options.agent:
+        folders = {"": folders[options.agent]}
+    elif part:
+        raise JobError("--agent and --phase are of a crawl of several agents that runs")
     return _show(call, verb.Found({
         name: series_rows(
             _read(options, SeriesReader(folder / SERIES_FOLDER).read, TIERS), options.series
@@ -123,22 +128,32 @@ def _show(call: verb.Invocation, found: verb.Found) -> int:
     names = tuple(dict.fromkeys(name for row in rows for name in row if name != "agent"))
     columns = found.columns(*(names or ("when",)))
     for path, write in ((options.csv, _write_csv), (options.parquet, _write_parquet)):
-        if path is not None:
+        if path == _STDOUT and write is _write_csv:
+            _write_csv_rows(sys.stdout, rows, columns)
+        elif path is not None:
             try:
                 with replacing_file(path.absolute()) as new:
                     write(new, rows, columns)
             except OSError as error:
                 raise JobError(f"{path} cannot be written: {error.strerror}") from error
-    if call.json or not (options.csv or options.parquet):
-        call.table(rows, columns)
+    if call.json or (rows and not (options.csv or options.parquet)):
+        call.table(rows, columns, spell=False)
+    elif not rows:
+        print("no rows: the crawl did not run in this time", file=sys.stderr)
     return 0
 
 
 def _write_csv(path: Path, rows: Iterable[verb.Row], columns: tuple[str, ...]) -> None:
     with path.open("w", newline="") as file:
-        writer = csv.writer(file, lineterminator="\n")
-        writer.writerow(columns)
-        writer.writerows([row.get(column) for column in columns] for row in rows)
+        _write_csv_rows(file, rows, columns)
+
+
+def _write_csv_rows(
+    file: TextIO, rows: Iterable[verb.Row], columns: tuple[str, ...]
+) -> None:  # fmt: skip
+    writer = csv.writer(file, lineterminator="\n")
+    writer.writerow(columns)
+    writer.writerows([row.get(column) for column in columns] for row in rows)
 
 
 def _write_parquet(path: Path, rows: Iterable[verb.Row], columns: tuple[str, ...]) -> None:
@@ -192,7 +207,7 @@ VERBS = (
                     "--phase", type=verb.NUMBER, metavar="N", help="-j redis://...: of one phase"
                 ),
             ),
-            verb.option("--csv", type=Path, metavar="FILE", help="write a CSV file"),
+            verb.option("--csv", type=Path, metavar="FILE", help="write a CSV file; - prints it"),
             verb.option("--parquet", type=Path, metavar="FILE", help="write a Parquet file"),
         ),
         arguments="[SERIES]...", run=_run,

@@ -55,10 +55,16 @@ def manifest(folder: Path, job: JobFile, counts: Mapping[str, int]) -> dict[str,
     }  # fmt: skip
 
 
+_EPOCH: Final = 1_000_000_000  # seconds: a number from here on is a time, not an age
+
+
 def moment(text: str) -> float:
     """The type of ``--since``: seconds since the epoch. Raises `argparse.ArgumentTypeError`."""
+    if text.isdecimal() and int(text) >= _EPOCH:
+        return float(text)
     with suppress(ValueError):
-        return time.time() - float(duration().parse(text))
+        if (since := time.time() - float(duration().parse(text))) >= 0:
+            return since
     try:
         when = datetime.fromisoformat(text)
     except ValueError:

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from scrapy.exceptions import UsageError
+from scrapy.settings import default_settings
 
 from scrapy_spider_suite.analysis.link_stats import ROWS as LINKS
 from scrapy_spider_suite.analysis.link_stats import LinkStats, degree_counts
@@ -223,6 +224,7 @@ def _added(rows: list[verb.Row]) -> verb.Row:
     return found
 
 
+_PLACES: Final = frozenset({"concurrent_requests"})  # always of interest
 _HOSTS_OF_PAGE: Final = 15
 
 
@@ -246,7 +248,9 @@ def _settings(reader: StoreReader) -> Iterator[verb.Row]:
             yield {"name": setting_name(name), "value": shown_value(value, declared.type.unit)}
     scrapy: Mapping[str, Any] = JobHistory(reader.folder).last()[0].get("scrapy") or {}
     for name, value in scrapy.items():
-        yield {"name": name.upper(), "value": shown_value(value)}
+        usual = getattr(default_settings, name.upper(), value)  # as it is for what is no setting
+        if value != plain_value(usual) or name in _PLACES:
+            yield {"name": name.upper(), "value": shown_value(value)}
 
 
 def _politeness(reader: StoreReader) -> Iterator[verb.Row]:
