@@ -83,6 +83,15 @@ def test_files(tmp_path: Path) -> None:
     assert row["memory"] > 1 << 20
     with (tmp_path / "rows.csv").open() as file:
         assert [{n: float(v) for n, v in each.items()} for each in csv.DictReader(file)] == [row]
+    # A name is printed as it is written, and a time may be that of a file.
+    since = str(int(row["when"]))
+    words = ("history", "errors.connection_lost", "--since", since, "-j", str(job))
+    assert "errors.connection_lost" in scrapy(tmp_path, "frontier", *words).stdout
+    printed = scrapy(tmp_path, "frontier", *words, "--csv", "-").stdout.splitlines()
+    assert printed[0] == "when,seconds,errors.connection_lost"
+    nothing = scrapy(tmp_path, "frontier", "history", "--since", "2020-01-01", "--until", "2020-01-02",
+                     "-j", str(job))  # fmt: skip
+    assert (nothing.stdout, "no rows" in nothing.stderr) == ("", True)
     [stored] = pq.read_table(tmp_path / "rows.parquet").to_pylist()
     assert stored.pop("when").timestamp() == row.pop("when")
     assert stored == row
@@ -95,4 +104,6 @@ def test_files(tmp_path: Path) -> None:
         refused = scrapy(tmp_path, "frontier", "history", *arguments, "-j", str(job))
         assert refused.returncode == 2
         assert words in refused.stderr + refused.stdout
+    never = scrapy(tmp_path, "frontier", "history", "--since", "99999999999d", "-j", str(job))
+    assert "expected a time ago" in never.stderr
     assert "holds no job" in scrapy(tmp_path, "frontier", "history", "-j", "none").stderr

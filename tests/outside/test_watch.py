@@ -124,6 +124,11 @@ def test_top_of_no_job_is_refused_in_a_line(tmp_path: Path) -> None:
     done = scrapy(tmp_path, "frontier", "top", "-j", str(tmp_path / "none"))
     assert (done.returncode, done.stdout) == (2, "")
     assert re.fullmatch(r"scrapy frontier: .* holds no job of scrapy-spider-suite\n", done.stderr)
+    for words, why in (
+        (["--foo"], "unrecognized arguments: --foo"), (["a", "b"], "one job at a time"),
+        (["none", "--token", "away"], "away cannot be read"),
+    ):  # fmt: skip
+        assert why in scrapy(tmp_path, "dashboard", *words).stderr
 
 
 # The report
@@ -212,6 +217,7 @@ def test_agents_are_watched_as_one_crawl(tmp_path: Path) -> None:
         given = web_settings(
             web.ready.dns_port, **{**FAST, Setting.HOST_DELAY: 3.0, Setting.IP_CONCURRENCY: 0},
             **{Setting.SEEDS: [web.ready.seeds[0]]},
+            **{Setting.METRICS_FILE: str(tmp_path / "w.prom")},
         )  # fmt: skip
         given.pop("ADDONS")
         project = Project(tmp_path / "project", **given)
@@ -226,6 +232,7 @@ def test_agents_are_watched_as_one_crawl(tmp_path: Path) -> None:
             )  # fmt: skip
             assert frontier("report", "--html", str(file)).returncode == 0
             one = html.fromstring(file.read_text())
+            until(lambda: all((tmp_path / f"w.{name}.prom").exists() for name in ("w_1", "w_2")))
         finally:
             up.send_signal(signal.SIGINT)
             up.wait(120)
@@ -234,7 +241,13 @@ def test_agents_are_watched_as_one_crawl(tmp_path: Path) -> None:
     assert one.xpath("//tr[td[1] = 'hosts']/td[5]/text()") == ["0"]
     done = frontier("report", "--html", str(file))
     assert done.returncode == 0, done.stderr
-    assert html.fromstring(file.read_text()).xpath("//h1/text()") == ["Crawls w_1, w_2"]
+    page = html.fromstring(file.read_text())
+    assert page.xpath("//h1/text()") == ["Crawls w_1, w_2"]
+    assert page.xpath("//table[1]/thead/tr/th/text()")[-2:] == ["w_1", "w_2"]
+    at_rest = frontier("top")
+    assert (at_rest.returncode, "report` and `history" in at_rest.stderr) == (2, True)
+    assert "w_1" not in frontier("history", "--agent", "w_1").stderr
+    assert frontier("history", "--agent", "w_1").stdout.count("\n") > 1
 
 
 # Alerts
@@ -432,6 +445,7 @@ def series(pages: int, errors: int, event: str = "timeout", **gauges: str) -> li
         (series(600, 0, disk_free_bytes="5e8+0x60"), {"CrawlDisk"}),
         (series(600, 0, disk_free_bytes="4e11-5e9x60"), {"CrawlDisk"}),  # full in 20 minutes
         (series(600, 0, healthy="0+0x60"), {"CrawlUnhealthy"}),
+        ([{"series": 'up{job="crawls"}', "values": "0+0x60"}], {"CrawlUnwatched"}),
         ([*agent("a", 600, 0.5), *agent("b", 60, 0.5)], {"CrawlSkew"}),
         ([*agent("a", 600, 0.5), *agent("b", 0, 0.5, pending=0)], set()),
         ([*agent("a", 600, 0.5), *agent("b", 500, 0.5)], set()),

@@ -248,7 +248,7 @@ def _settings(reader: StoreReader) -> Iterator[verb.Row]:
             yield {"name": setting_name(name), "value": shown_value(value, declared.type.unit)}
     scrapy: Mapping[str, Any] = JobHistory(reader.folder).last()[0].get("scrapy") or {}
     for name, value in scrapy.items():
-        usual = getattr(default_settings, name.upper(), value)  # as it is for what is no setting
+        usual = vars(default_settings).get(name.upper(), value)  # what is no setting stays out
         if value != plain_value(usual) or name in _PLACES:
             yield {"name": name.upper(), "value": shown_value(value)}
 
