@@ -359,4 +359,4 @@ def run(options: argparse.Namespace, report: Report) -> None:
             compare_with_scrapy_redis(server.url, report)
     if "speed" in parts:
         with TemporaryDirectory() as name:
-            keep_pace(Path(name), 300 if options.small else 10 * URLS_MAX, report)
+            keep_pace(Path(name), 60 if options.small else 10 * URLS_MAX, report)

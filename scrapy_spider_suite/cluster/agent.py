@@ -29,6 +29,7 @@ from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.project import is_crawl
 
 if TYPE_CHECKING:
+    from scrapy_spider_suite.analysis.time_series import Array
     from scrapy_spider_suite.crawl.context import Crawl, Engine
     from scrapy_spider_suite.crawl.queue.leases import Fetch
     from scrapy_spider_suite.store.job_directory import Job
@@ -182,6 +183,10 @@ class ClusterAgent:
             "pauses": "" if scheduler is None else ", ".join(sorted(scheduler.pauses)),
             "skew": None if mode is None else mode.stats.get("cluster/skew"),
         }  # fmt: skip
+
+    def queue_pulses(self) -> dict[str, tuple[Array, Array]]:
+        """Counters and gauges (`pulses.PART_COLUMNS`) of the queues of a shared queue."""
+        return {}
 
     def publish(self) -> None:
         for name, value in self.stats.items():

@@ -6,7 +6,7 @@ checkpoint is durable that has its links and its ending.
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from typing import Final, NamedTuple
 
@@ -17,7 +17,7 @@ from scrapy_spider_suite.cluster.run_queue import ENTRIES_MAX, Task
 from scrapy_spider_suite.cluster.url_table import EVENT_NUMBERS, fingerprint
 from scrapy_spider_suite.errors import BlobError, JobDamagedError
 from scrapy_spider_suite.frontier.entries import Entry
-from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.store.seen_transfer import host_of_state_key
 
@@ -101,6 +101,8 @@ class HeldRuns:
         self.runs: dict[bytes, HeldRun] = {}
         self.slots: dict[int, set[bytes]] = {}
         self.changed: dict[bytes, None] = {}  # runs of which the server has not heard all
+        self.done = Counter[str]()  # URLs by queue, since the start
+        self.failed = Counter[str]()
         self._rows: dict[bytes, list[tuple[HeldRun, int]]] = {}  # by the keys of their URLs
         self._endings: defaultdict[int, list[tuple[int, int, int, int]]] = defaultdict(list)
         self._asked: dict[int, float] = {}
@@ -143,6 +145,8 @@ class HeldRuns:
             run.left -= 1
             run.ended.append(number)
         if event is not None:
+            failed = event.outcome.state is State.FAILED
+            (self.failed if failed else self.done)[found[0][0].task.queue] += 1
             partition = partition_of(host_of_state_key(identity))
             row = (fingerprint(identity), EVENT_NUMBERS[event], status, int(when))
             self._endings[partition].append(row)

@@ -1,8 +1,9 @@
 """Pulses of the agents of a crawl in Redis, rolled up to rows of seconds, minutes, hours and days.
 
 Each process sends its counters once a second, as totals since its start: what a lost pulse had is
-in the next one. One agent at a time has a lease, and rolls up: the whole crawl in all tiers, each
-phase and each agent in minutes, hours and days. Pulses that are handed out stay until their rows
+in the next one. A fetcher of a shared queue sends further ones, of what it has done for each queue.
+One agent at a time has a lease, and rolls up: the whole crawl in all tiers, each phase, agent and
+queue in minutes, hours and days. Pulses that are handed out stay until their rows
 are written, so that another agent goes on where one was killed.
 """
 
@@ -11,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -51,10 +52,11 @@ PART_TIERS: Final = (
 PART_COLUMNS: Final = Columns(
     ("pages", "failed", "bytes", "new_urls"), ("pending", "under_way", "hosts", "memory")
 )
-"""The history of one agent, or of one phase, in some 400 KB."""
+"""The history of one agent, phase or queue, in some 400 KB."""
 PARTS_MAX: Final = 100  # agents, and phases, with a history; the whole crawl has that of all
 AGENT: Final = "agent:"
 PHASE: Final = "phase:"
+QUEUE: Final = "queue:"
 
 _PERIOD: Final = 1.0
 _TIMEOUT: Final = 3.0
@@ -78,8 +80,12 @@ class AgentPulse(NamedTuple):
     gauges: Array
 
 
-def process_id(agent: str, incarnation: int) -> str:
-    return f"{incarnation:016x}{agent}"
+_OF_QUEUE: Final = "\n"  # between a process and a queue: no name of an agent has it
+
+
+def process_id(agent: str, incarnation: int, queue: str = "") -> str:
+    """The key of a pulse: of a process, or of what it has done for a *queue*."""
+    return f"{incarnation:016x}{agent}" + (f"{_OF_QUEUE}{queue}" if queue else "")
 
 
 def columns_id(columns: Columns) -> str:
@@ -230,8 +236,11 @@ class _RollUpState:
             del self.open[name], self._used[name]
         wanted = [_ALL]
         for kind, names in (
-            (PHASE, {_phase(pulse) for pulse in pulses.values()} - {""}),
-            (AGENT, {_agent(process) for process in pulses}),
+            (kind, {
+                name for process, pulse in pulses.items() for name in _parts(process, pulse)
+                if name.startswith(kind)
+            })
+            for kind in (PHASE, AGENT, QUEUE)
         ):  # fmt: skip
             room = PARTS_MAX - sum(each.startswith(kind) for each in self.open)
             wanted += names & self.open.keys()
@@ -294,20 +303,22 @@ def _members(
     """The places of the *sources* of each aggregate."""
     members: dict[str, list[int]] = {name: [] for name in aggregates}
     for place, (process, pulse) in enumerate(sources.items()):
-        for name in {_ALL, _agent(process), _phase(pulse)} & members.keys():
+        for name in {*_parts(process, pulse)} & members.keys():
             members[name].append(place)
     return list(members.values())
 
 
-def _agent(process: str) -> str:
-    return AGENT + process[_TOKEN:]
-
-
-def _phase(pulse: AgentPulse) -> str:
-    if "phase" not in pulse.columns.gauges:
-        return ""
-    phase = pulse.gauges[pulse.columns.gauges.index("phase")]
-    return f"{PHASE}{int(phase)}" if np.isfinite(phase) else ""
+def _parts(process: str, pulse: AgentPulse) -> Iterator[str]:
+    """The aggregates that a pulse belongs to."""
+    agent, of_queue, queue = process[_TOKEN:].partition(_OF_QUEUE)
+    if of_queue:
+        yield QUEUE + queue
+        return
+    yield from (_ALL, AGENT + agent)
+    if "phase" in pulse.columns.gauges:
+        phase = pulse.gauges[pulse.columns.gauges.index("phase")]
+        if np.isfinite(phase):
+            yield f"{PHASE}{int(phase)}"
 
 
 _TOKEN: Final = 16  # characters before the name of an agent in that of a process
@@ -461,32 +472,37 @@ class PulseSender:
             self._warn.over("away")
 
     async def _send(self) -> None:
-        rolls_up, _ = await self._post(self._pulse)
+        rolls_up, _ = await self._post_all()
         if rolls_up:
             await self._roll_up.step()
 
-    @property
-    def _pulse(self) -> bytes:
-        parts = self._agent.crawl.parts
+    async def _post_all(self) -> tuple[bool, bool]:
+        parts, id = self._agent.crawl.parts, _IDS[PART_COLUMNS]
         assert parts is not None
+        for queue, (counters, gauges) in self._agent.queue_pulses().items():
+            await self._post(pack_pulse(id, counters, gauges), PART_COLUMNS, queue)
         pulses = parts.pulses
-        return pack_pulse(_IDS[COLUMNS], pulses.counted, pulses.gauges)
+        return await self._post(pack_pulse(_IDS[COLUMNS], pulses.counted, pulses.gauges))
 
-    async def _post(self, pulse: bytes = b"", *, lease: int | None = None) -> tuple[bool, bool]:
-        """Send *pulse*, if there is one; return whether this agent rolls up, for *lease*
-        milliseconds, and whether a pulse of it waits for that.
+    async def _post(
+        self, pulse: bytes = b"", columns: Columns = COLUMNS, queue: str = "",
+        *, lease: int | None = None,
+    ) -> tuple[bool, bool]:  # fmt: skip
+        """Send *pulse*, if there is one, be it of a *queue*; return whether this agent rolls up,
+        for *lease* milliseconds, and whether the pulse waits for that.
         """
-        process, names = process_id(self._agent.name, self._agent.incarnation), list[str | bytes]()
+        process = process_id(self._agent.name, self._agent.incarnation, queue)
+        names = list[str | bytes]()
         for _ in range(2):
             known, rolls_up, waits = await self._series.run(
                 "pulse", ["pulses", "taken", "rolled", "columns", "roller"], process, self._token,
-                pulse, _IDS[COLUMNS], str(_LEASE if lease is None else lease), str(_BYTES_MAX),
+                pulse, _IDS[columns], str(_LEASE if lease is None else lease), str(_BYTES_MAX),
                 *names,
             )  # fmt: skip
             if known:
                 break
-            for columns, id in _IDS.items():
-                names += [id, msgspec.json.encode(columns)]
+            for each, id in _IDS.items():
+                names += [id, msgspec.json.encode(each)]
         if rolls_up != _GOES_ON:
             self._roll_up.forget()  # another agent may have rolled up meanwhile
         return bool(rolls_up), bool(waits)
@@ -504,7 +520,7 @@ class PulseSender:
     async def _send_last(self) -> None:
         """Send the last pulse, and stay until it is rolled up: here, or by another agent."""
         deadline = time.monotonic() + 2 * _LEASE / 1_000  # another one may have been killed
-        rolls_up, _ = await self._post(self._pulse)
+        rolls_up, _ = await self._post_all()
         while True:
             for _ in range(_STEPS if rolls_up else 0):
                 if not await self._roll_up.step():
@@ -528,7 +544,8 @@ class SeriesClient:
     async def read(
         self, start: float, end: float, points: int, part: str = _ALL, width: int = 0
     ) -> Rows:
-        """As `SeriesReader.read`, of the whole crawl, or of a *part*: `AGENT` or `PHASE`, its name.
+        """As `SeriesReader.read`, of the whole crawl, or of a *part*: `AGENT`, `PHASE` or `QUEUE`,
+        and its name.
         """
         now, _ = await self._series.read({})
         start, end, points = max(0.0, start), min(end, now + 1), min(points, POINTS_MAX)
@@ -558,4 +575,6 @@ class SeriesClient:
         self._series.decoder.learn(columns)
         found = self._series.decoder.pulses(packed)
         by_time = sorted(found.items(), key=lambda each: each[1].when)
-        return {process[_TOKEN:]: pulse for process, pulse in by_time}
+        return {
+            process[_TOKEN:]: pulse for process, pulse in by_time if _OF_QUEUE not in process
+        }

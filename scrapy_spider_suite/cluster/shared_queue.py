@@ -10,10 +10,12 @@ import asyncio
 import logging
 import secrets
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 from contextlib import suppress
 from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
 
 from scrapy_spider_suite.cluster.agent import ClusterAgent
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
@@ -61,6 +63,7 @@ from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task
 
 if TYPE_CHECKING:
+    from scrapy_spider_suite.analysis.time_series import Array
     from scrapy_spider_suite.store.job_directory import Job
 
 logger = logging.getLogger(__name__)
@@ -73,6 +76,7 @@ _SOON: Final = 0.1  # while there is more to say than one call holds
 _SWEEP: Final = 5.0
 _SWEEPS: Final = 10  # at a time, at most
 _RETRY: Final = 2.0
+_MARKING: Final = 10  # looks for the mark of a folder, a second apart
 _TRIES: Final = 5  # of a run that cannot be read, before it is set aside
 _TRY_AGAIN: Final = 10.0  # seconds after the first of these
 
@@ -117,6 +121,7 @@ class Fetcher(ClusterAgent):
         self._places: dict[int, bytes] = {}  # of what is saved of slots that stay here
         self._era = 0  # of the registry: another one begins when Redis may have lost something
         self._recent: deque[Said] = deque()
+        self._queued: dict[str, float] = {}  # the part that it counts of URLs that wait, by queue
         self._seeded = False  # whether it is known that all seeds are in the queue
         self._moments: dict[str, float] = {}
 
@@ -178,7 +183,11 @@ class Fetcher(ClusterAgent):
         """Raise `SettingsError` if other fetchers use another folder of blobs."""
         drawn = secrets.token_hex(8)
         agreed = await mode.registry.agreed("runs:folder", drawn)
-        found = await asyncio.to_thread(self._blobs.mark, agreed, new=agreed == drawn)
+        for _ in range(_MARKING):
+            found = await asyncio.to_thread(self._blobs.mark, agreed, new=agreed == drawn)
+            if found:
+                break
+            await asyncio.sleep(_PERIOD)  # the first fetcher has yet to write it
         if found != agreed:
             raise SettingsError.of(
                 "SUITE_RUNS_DIR", runs_folder(self),
@@ -513,6 +522,23 @@ class Fetcher(ClusterAgent):
         counts = await self.queue.counts()
         part = len(self._mine()) / PARTITIONS
         self.queued = round(part * (counts.open + counts.urls("queued", "later")))
+        self._queued = {
+            name: part * (count["urls:queued"] + count["urls:later"])
+            for name, count in counts.queues.items()
+        }
+
+    def queue_pulses(self) -> dict[str, tuple[Array, Array]]:
+        left = Counter[str]()
+        for run in self.held.runs.values():
+            left[run.task.queue] += run.left
+        done, failed = self.held.done, self.held.failed
+        return {
+            name: (
+                np.array([done[name], failed[name], 0.0, 0.0]),
+                np.array([queued + left[name], np.nan, np.nan, np.nan]),
+            )
+            for name, queued in self._queued.items()
+        }
 
     # What others ask
 

@@ -80,6 +80,9 @@ class ClusterView:
         self._folder = folder
         self._ask = ask
         self._kept = KeptAnswers()
+
+    def require(self) -> None:
+        """Raise `ClusterError` unless Redis holds the crawl."""
         _run(self._require())
 
     async def _require(self) -> None:

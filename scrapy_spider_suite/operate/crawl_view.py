@@ -82,7 +82,9 @@ def open_view(job: str, settings: Any, ask: AskAgents | None = None) -> View:
     from scrapy_spider_suite.operate.cluster_view import ClusterView
 
     require_redis("-j redis://...")
-    return ClusterView(url, settings, ask, folder="" if url == job else job)
+    view = ClusterView(url, settings, ask, folder="" if url == job else job)
+    view.require()
+    return view
 
 
 class CrawlView:

@@ -19,7 +19,7 @@ from support.agent_town import NOON, InTown, Town
 
 from scrapy_spider_suite.analysis.time_series import Rows
 from scrapy_spider_suite.cluster import pulses
-from scrapy_spider_suite.cluster.pulses import AGENT, PulseSender, SeriesClient, process_id
+from scrapy_spider_suite.cluster.pulses import AGENT, QUEUE, PulseSender, SeriesClient, process_id
 from scrapy_spider_suite.cluster.pulses import PHASE as PHASES
 from scrapy_spider_suite.crawl.pulse import COLUMNS
 from scrapy_spider_suite.errors import JobError
@@ -40,7 +40,11 @@ class Member:
         self.gauges = np.full(len(COLUMNS.gauges), np.nan)
         crawl = SimpleNamespace(parts=SimpleNamespace(pulses=self))
         drawn = incarnation << 32 | crc32(name.encode())
-        agent: Any = SimpleNamespace(name=name, crawl_name="web", crawl=crawl, incarnation=drawn)
+        self.queues: dict[str, Any] = {}  # pulses of queues
+        agent: Any = SimpleNamespace(
+            name=name, crawl_name="web", crawl=crawl, incarnation=drawn,
+            queue_pulses=lambda: self.queues,
+        )  # fmt: skip
         self.process = process_id(name, drawn)
         self.sender = PulseSender(agent, town.server.url)
         town._open.append(self.sender._series)  # type: ignore[arg-type]
@@ -242,7 +246,8 @@ def test_history_reads_them(in_town: InTown, capsys: pytest.CaptureFixture[str])
     async def history(town: Town, **given: Any) -> list[dict[str, Any]]:
         options = {
             "series": ["pages"], "since": town.now - 3_600, "until": town.now, "points": 60,
-            "tier": None, "agent": None, "phase": None, "csv": None, "parquet": None,
+            "tier": None, "agent": None, "phase": None, "queue": None, "csv": None,
+            "parquet": None,
         }  # fmt: skip
         settings = Settings({"SUITE_CRAWL_NAME": "web"})
         chosen = argparse.Namespace(**(options | given))
@@ -266,6 +271,31 @@ def test_history_reads_them(in_town: InTown, capsys: pytest.CaptureFixture[str])
         for given, words in refused:
             with pytest.raises(JobError, match=words):
                 await history(town, **given)
+
+    in_town(test)
+
+
+def test_queues_have_a_history(in_town: InTown) -> None:
+    """What all agents have done for a queue; the whole crawl does not count it again."""
+
+    async def test(town: Town) -> None:
+        members = [Member(town, name) for name in "ab"]
+        for second in range(1, 8):
+            for number, each in enumerate(members, 1):
+                gauges = np.array([number, np.nan, np.nan, np.nan])
+                each.queues = {"bulk": (np.array([second * number, 1.0, 0.0, 0.0]), gauges)}
+                await each.fetch(number)
+            town.wait(1)
+        await asyncio.gather(*(each.end() for each in members))
+        client = SeriesClient(town.server.url, "web")
+        try:
+            rows = await client.read(town.now - 3_600, town.now, 60, f"{QUEUE}bulk")
+            assert len(await client.last_pulses()) == 2
+        finally:
+            await client.close()
+        assert (np.nansum(rows.total("pages")), np.nansum(rows.total("failed"))) == (21, 2)
+        assert np.nanmax(rows.maximum("pending")) == 3
+        assert await total(town) == 21
 
     in_town(test)
 

@@ -129,6 +129,13 @@ def test_an_operator_asks_for_a_page(tmp_path: Path) -> None:
         assert (queues["bulk"]["weight"], queues["one-off"]["weight"]) == (1.0, 5.0)
         assert queues["bulk"]["urls_running"] > 0
         assert "one-off" in scrapy(tmp_path, "frontier", "top", *place).stdout
+        words = ("frontier", "history", "pages", "pending", "--queue", "bulk", "--json", *place)
+
+        def history() -> list[dict[str, float]]:
+            return [json.loads(line) for line in scrapy(tmp_path, *words).stdout.splitlines()]
+
+        until(lambda: sum(row["pages"] for row in history()) > 40)
+        assert max(row["pending"] for row in history()) > 1
         queue = RunQueue(here.redis.url, CRAWL)
         ids = [task.run.id.hex() for task in asyncio.run(tasks_of(queue))]
         said = scrapy(tmp_path, "frontier", "runs", "show", *ids, *place)

@@ -89,8 +89,8 @@ def test_files(tmp_path: Path) -> None:
     assert "errors.connection_lost" in scrapy(tmp_path, "frontier", *words).stdout
     printed = scrapy(tmp_path, "frontier", *words, "--csv", "-").stdout.splitlines()
     assert printed[0] == "when,seconds,errors.connection_lost"
-    nothing = scrapy(tmp_path, "frontier", "history", "--since", "2020-01-01", "--until", "2020-01-02",
-                     "-j", str(job))  # fmt: skip
+    past = ["--since", "2020-01-01", "--until", "2020-01-02"]
+    nothing = scrapy(tmp_path, "frontier", "history", *past, "-j", str(job))
     assert (nothing.stdout, "no rows" in nothing.stderr) == ("", True)
     [stored] = pq.read_table(tmp_path / "rows.parquet").to_pylist()
     assert stored.pop("when").timestamp() == row.pop("when")

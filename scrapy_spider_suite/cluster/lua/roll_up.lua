@@ -12,7 +12,8 @@ local function replaced(process)
   if redis.call('HEXISTS', TAKEN, process) + redis.call('HEXISTS', PULSES, process) > 0 then
     return false
   end
-  local text = redis.call('HGET', MEMBERS, string.sub(process, 17))
+  local agent = string.match(string.sub(process, 17), '^[^\n]*')
+  local text = redis.call('HGET', MEMBERS, agent)
   return not text or parsed(text, MEMBERS).incarnation ~= string.sub(process, 1, 16)
 end
 

@@ -15,7 +15,7 @@ from scrapy.exceptions import UsageError
 
 from scrapy_spider_suite.analysis.time_series import TIERS, Columns, Rows, SeriesReader, Tier
 from scrapy_spider_suite.cluster.local_redis import LocalRedis
-from scrapy_spider_suite.cluster.pulses import AGENT, PART_TIERS, PHASE
+from scrapy_spider_suite.cluster.pulses import AGENT, PART_TIERS, PHASE, QUEUE
 from scrapy_spider_suite.cluster.redis_server import require_redis
 from scrapy_spider_suite.crawl.pulse import SERIES_FOLDER
 from scrapy_spider_suite.errors import JobError
@@ -44,6 +44,7 @@ def _run(call: verb.Invocation) -> int:
     url = own.url if own is not None and own.answers else call.redis
     part = f"{AGENT}{options.agent}" if options.agent else ""
     part = part or (f"{PHASE}{options.phase}" if options.phase else "")
+    part = part or (f"{QUEUE}{options.queue}" if options.queue else "")
     if url is not None:
         require_redis("-j redis://...")
         view = ClusterView(url, call.settings)
@@ -58,7 +59,7 @@ def _run(call: verb.Invocation) -> int:
     if options.agent in folders and options.agent:
         folders = {"": folders[options.agent]}
     elif part:
-        raise JobError("--agent and --phase are of a crawl of several agents that runs")
+        raise JobError("--agent, --phase and --queue are of a crawl of several agents that runs")
     return _show(call, verb.Found({
         name: series_rows(
             _read(options, SeriesReader(folder / SERIES_FOLDER).read, TIERS), options.series
@@ -206,6 +207,9 @@ VERBS = (
                 verb.option(
                     "--phase", type=verb.NUMBER, metavar="N", help="-j redis://...: of one phase"
                 ),
+                verb.option(
+                    "--queue", metavar="NAME", help="-j redis://...: of a queue of a shared-queue"
+                ),
             ),
             verb.option("--csv", type=Path, metavar="FILE", help="write a CSV file; - prints it"),
             verb.option("--parquet", type=Path, metavar="FILE", help="write a Parquet file"),
@@ -215,8 +219,8 @@ VERBS = (
             "A row tells by how much each counter rose in so many seconds, and the mean and the\n"
             "maximum of each gauge. Seconds are kept for 2 hours, minutes for 7 days, hours for\n"
             "400 days, days for 20 years. Times without a running crawl have no row.\n"
-            "-j redis://... has the whole crawl. --agent and --phase have a part of it: minutes\n"
-            "for a day, hours for 30 days, days for 400 days, also of agents that have left.\n"
+            "-j redis://... has the whole crawl. --agent, --phase and --queue have a part of it:\n"
+            "minutes for a day, hours for 30 days, days for 400 days, also of agents that left.\n"
             "docs/watching.md explains the series."
         ),
         examples=(
