@@ -242,7 +242,9 @@ async def play_agents(url: str, count: int, over: threading.Event, spent: list[f
         take=lambda: None,
     )  # fmt: skip
     crawl = SimpleNamespace(parts=SimpleNamespace(pulses=pulses))
-    first: Any = SimpleNamespace(name="a1", crawl_name="web", crawl=crawl, incarnation=1)
+    first: Any = SimpleNamespace(
+        name="a1", crawl_name="web", crawl=crawl, incarnation=1, queue_pulses=dict
+    )
     sender, keys = PulseSender(first, url), RedisKeys("web")
     client = redis.Redis.from_url(url)
     row = json.loads(client.hgetall(keys.members)[b"a1"])

@@ -55,6 +55,9 @@ class _HostsDump(HostDump):
                 if value is not None:
                     yield [ItemKind.KEPT, host, name, key, value]
 
+    def _forget_seen(self) -> None:
+        """Owners know what was seen: URLs of runs are not looked up here."""
+
 
 class SlotHosts:
     """Saves, loads and forgets the hosts of a slot, by files in *folder*; *who*: crawl, agent."""

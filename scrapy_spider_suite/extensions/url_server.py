@@ -190,10 +190,11 @@ class _Api(Resource):
         except ValueError as error:
             return _answer(request, 400, str(error))
         work = deferred_from_coro(call(given))
-        gone = request.notifyFinish()
-        gone.addErrback(lambda _: work.cancel())
+        over: list[Any] = []  # not empty once the caller has gone
+        request.notifyFinish().addBoth(over.append)
+        request.notifyFinish().addErrback(lambda _: work.cancel())
         work.addCallbacks(
-            partial(self._give, request), partial(self._complain, request)
+            partial(self._give, request, over), partial(self._complain, request, over)
         )  # fmt: skip
         return server.NOT_DONE_YET
 
@@ -201,16 +202,16 @@ class _Api(Resource):
         scheme, _, given = (request.getHeader(b"authorization") or b"").partition(b" ")
         return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
 
-    def _give(self, request: Any, found: Any) -> None:
-        if request._disconnected:
+    def _give(self, request: Any, over: list[Any], found: Any) -> None:
+        if over:
             if request.path == b"/pop":
                 self._outside.take_back(row["id"] for row in found)
             return
         request.write(_answer(request, 200, found))
         request.finish()
 
-    def _complain(self, request: Any, failure: Any) -> None:
-        if request._disconnected or failure.check(CancelledError, asyncio.CancelledError):
+    def _complain(self, request: Any, over: list[Any], failure: Any) -> None:
+        if over or failure.check(CancelledError, asyncio.CancelledError):
             return
         if not failure.check(ValueError):
             logger.error("a call of another program failed: %s", failure.getTraceback())

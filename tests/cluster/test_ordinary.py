@@ -93,11 +93,13 @@ class Town(Site):
 
 
 @contextmanager
-def two_agents(town: Town, folder: Path) -> Iterator[Fleet]:
+def two_agents(town: Town, folder: Path, transport: str) -> Iterator[Fleet]:
     """They know of each other before anything is answered."""
     with RedisServer(folder / "redis", tcp=True) as redis:
+        with redis.client() as client:
+            client.set("suite:durable", 1)
         settings = web_settings(
-            9, SUITE_CLUSTER="peers", SUITE_REDIS_URL=redis.url, SUITE_CRAWL_NAME=CRAWL,
+            9, SUITE_CLUSTER=transport, SUITE_RUNS_DIR=str(folder / "runs"), SUITE_REDIS_URL=redis.url, SUITE_CRAWL_NAME=CRAWL,
             SUITE_AGENT_ADDRESS="127.0.0.1", SUITE_HOST_DELAY=0.1, SUITE_IP_DELAY=0,
             SUITE_IP_CONCURRENCY=0, ROBOTSTXT_OBEY=False,
         )  # fmt: skip
@@ -112,11 +114,12 @@ def two_agents(town: Town, folder: Path) -> Iterator[Fleet]:
 
 @pytest.mark.slow
 @pytest.mark.long
-def test_two_agents_crawl_as_one_does(tmp_path: Path) -> None:
+@pytest.mark.parametrize("transport", ["peers", "shared-queue"])
+def test_two_agents_crawl_as_one_does(transport: str, tmp_path: Path) -> None:
     """Each page is fetched once, also those that `start()` of both asks for, and its callback
-    called with its arguments by whoever owns the host, who has the session of the login."""
+    called with its arguments by whoever has the host, who has the session of the login."""
     town = Town()
-    with running(town), two_agents(town, tmp_path) as fleet:
+    with running(town), two_agents(town, tmp_path, transport) as fleet:
         assert fleet.wait(120)
     assert fleet.wrong == []
     wanted = town.wanted()
@@ -130,7 +133,7 @@ def test_two_agents_crawl_as_one_does(tmp_path: Path) -> None:
         assert item == wanted[url]
         if by:
             ways.add((by, agent))
-            assert agent == town.owner(url)
+            assert agent == town.owner(url) or transport == "shared-queue"
     assert ways >= set(permutations(NAMES))
 
 

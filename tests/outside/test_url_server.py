@@ -18,6 +18,7 @@ from urllib.request import Request, urlopen
 import pytest
 from support.crawls import loopback_settings, start
 from support.names import Setting
+from support.redis_servers import RedisServer
 from support.running_crawl import until
 from support.websites import Answer, Site, links, moved, running
 
@@ -192,6 +193,25 @@ def test_the_indexer_of_the_examples(site: Site, tmp_path: Path) -> None:
         asked = [*program, "--find", words, database]
         said = subprocess.run(asked, capture_output=True, text=True, timeout=30, check=False)
         assert said.stdout == found
+
+
+@pytest.mark.slow
+def test_with_a_shared_queue(site: Site, tmp_path: Path) -> None:
+    """Links go to their owner, and come back as runs; the crawl ends when nothing is left."""
+    with RedisServer(tmp_path / "redis", tcp=True) as redis:
+        with redis.client() as client:
+            client.set("suite:durable", 1)
+        more = {
+            "SUITE_CLUSTER": "shared-queue", "SUITE_REDIS_URL": redis.url,
+            "SUITE_RUNS_DIR": str(tmp_path / "runs"), "SUITE_WHEN_DONE": "finish",
+            "SUITE_CHECKPOINT_INTERVAL": 1,
+        }  # fmt: skip
+        paths = list[str]()
+        with serving(site, tmp_path, **more) as url_client:
+            while rows := url_client.pop(5, wait=60):
+                paths += [row["url"].removeprefix(site.url) for row in rows]
+                assert url_client.complete(map(fetched, rows)) == [True] * len(rows)
+    assert sorted(paths) == ["/", "/a", "/b", "/c", "/old"]  # whose redirect was followed here
 
 
 def test_it_is_refused_without_a_job(site: Site, tmp_path: Path) -> None:

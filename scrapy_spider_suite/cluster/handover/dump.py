@@ -473,8 +473,11 @@ class HostDump:
                 yield False
             else:
                 yield from self._forget_urls(host)
-        self._context.states.cache.clear()
+        self._forget_seen()
         self._finish(file_id)
+
+    def _forget_seen(self) -> None:
+        self._context.states.cache.clear()
 
     def _finish(self, file_id: str) -> None:
         self._context.kv.delete(DUMPED + file_id.encode())
