@@ -16,9 +16,9 @@ import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from html.parser import HTMLParser
+from http.client import HTTPException
 from typing import Any
 from urllib.error import HTTPError
-from urllib.parse import urljoin
 from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 from scrapy_spider_suite.url_client import UrlClient, UrlServerError
@@ -31,16 +31,16 @@ MOST = 4 << 20  # bytes of a page
 class Page(HTMLParser):
     """The text and the links of a page."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self) -> None:
         super().__init__()
-        self.url, self.links = url, list[str]()
+        self.links = list[str]()
         self.text = list[str]()
         self._hidden = 0
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self._hidden += tag in ("script", "style")
         if tag == "a" and (target := dict(attrs).get("href")):
-            self.links.append(urljoin(self.url, target))
+            self.links.append(target)
 
     def handle_endtag(self, tag: str) -> None:
         self._hidden -= tag in ("script", "style")
@@ -60,25 +60,32 @@ class NoRedirects(HTTPRedirectHandler):
 OPENER = build_opener(NoRedirects)
 
 
+def text_of(body: bytes, charset: str) -> str:
+    """*body* as text; of an unknown *charset* as UTF-8."""
+    try:
+        return body.decode(charset, "replace")
+    except LookupError:
+        return body.decode("utf-8", "replace")
+
+
 def fetch(row: dict[str, Any]) -> tuple[dict[str, Any], Page | None]:
     """What came of *row*, and its page if it has one."""
     result: dict[str, Any] = {"id": row["id"]}
     try:
-        headers = dict(row["headers"]) | {"Accept-Encoding": "identity"}
-        request = Request(row["url"], headers=headers)
-        with OPENER.open(request, timeout=row["seconds"] / 2) as answer:
+        request = Request(row["url"], headers=dict(row["headers"]))
+        with OPENER.open(request, timeout=row["seconds"] / 4) as answer:
             body = answer.read(MOST)
             result |= {"status": answer.status, "headers": answer.getheaders()}
             if answer.headers.get_content_type() != "text/html":
                 return result, None
-            page = Page(row["url"])
-            page.feed(body.decode(answer.headers.get_content_charset() or "utf-8", "replace"))
+            page = Page()
+            page.feed(text_of(body, answer.headers.get_content_charset() or "utf-8"))
             return result | {"links": page.links}, page
     except HTTPError as error:
         return result | {"status": error.code, "headers": list(error.headers.items())}, None
     except TimeoutError:
         return result | {"error": "timeout"}, None
-    except (OSError, LookupError, ValueError) as error:
+    except (OSError, HTTPException, ValueError) as error:
         return result | {"error": str(error) or type(error).__name__}, None
 
 

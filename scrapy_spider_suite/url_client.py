@@ -14,7 +14,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, RemoteDisconnected
 from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
@@ -99,15 +99,25 @@ class UrlClient:
         return found
 
     def _call(self, name: str, given: Any, wait: float = 0.0) -> Any:
-        self._connection.timeout = wait + _MARGIN
+        connection = self._connection
+        connection.timeout = wait + _MARGIN
+        if connection.sock is not None:
+            connection.sock.settimeout(connection.timeout)
         body = None if given is None else json.dumps(given)
+        method, idle = "GET" if given is None else "POST", connection.sock is not None
         try:
-            method = "GET" if given is None else "POST"
-            self._connection.request(method, f"/{name}", body, self._headers)
-            answer = self._connection.getresponse()
+            try:
+                connection.request(method, f"/{name}", body, self._headers)
+                answer = connection.getresponse()
+            except (RemoteDisconnected, ConnectionError):
+                if not idle:  # else the server has closed it meanwhile
+                    raise
+                connection.close()
+                connection.request(method, f"/{name}", body, self._headers)
+                answer = connection.getresponse()
             found = json.loads(answer.read())
         except (OSError, HTTPException, ValueError) as error:
-            self._connection.close()
+            connection.close()
             raise UrlServerError(f"the server is away: {error}") from error
         if answer.status != 200:
             raise UrlServerError(found.get("error", ""), answer.status)

@@ -85,7 +85,8 @@ class FailedRun(NamedTuple):
 class FetcherReport(NamedTuple):
     """What a fetcher reports; *returned*: id, progress, and seconds until others may have the run.
 
-    *more*: slots whose next run it wants; *want*: further runs.
+    *more*: slots whose next run it wants; *want*: further runs; *takes*: whether it has room for
+    any: who has none leaves its share of the slots to others.
     """
 
     done: Sequence[bytes] = ()
@@ -95,10 +96,12 @@ class FetcherReport(NamedTuple):
     hosts: Mapping[int, bytes] = {}  # places of what is known of them, by slot
     more: Sequence[int] = ()
     want: int = 0
+    takes: bool = True
 
 
 class Slots(NamedTuple):
-    """*fetchers* that called within ten seconds; slots that are *held*, and *free* ones with runs.
+    """*fetchers* that had room within the last ten seconds; slots that are *held*, and *free* ones
+    with runs.
     """
 
     fetchers: int
@@ -188,7 +191,10 @@ class RunQueue:
         await self._server.close()
 
     async def set_weights(self, weights: Mapping[str, float]) -> None:
-        """Set the weights of queues; a new name is a new queue. Raises `ValueError`."""
+        """Set the weights of queues; a new name is a new queue, others go once they are empty.
+
+        Raises `ValueError`.
+        """
         if any(not 0 < weight < 1e9 for weight in weights.values()):
             raise ValueError(f"{dict(weights)}: expected weights above 0")
         [code] = await self._run("queues", {"weights": dict(weights), "most": QUEUES_MAX})
@@ -343,7 +349,7 @@ class RunQueue:
             ],
             "progress": list(report.progress.items()), "states": list(report.hosts.items()),
             "more": list(report.more), "drawn": draws[: len(report.more)],
-            "want": draws[len(report.more) :],
+            "want": draws[len(report.more) :], "takes": report.takes,
         })  # fmt: skip
         _refuse_fenced(found)
         _, packed, places, slots = found

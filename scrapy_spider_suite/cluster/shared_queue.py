@@ -231,11 +231,12 @@ class Fetcher(ClusterAgent):
                 held.remove(id)
             for slot in some:
                 await self._hosts.forget(slot)
-        unloaded = list(self._to_load.values())
+        unloaded, now = list(self._to_load.values()), time.monotonic()
         self._to_load.clear()
         for at in range(0, len(unloaded), ENTRIES_MAX):
             await self._list.sync(FetcherReport(returned=[
-                (task.run.id, task.progress, 0.0) for task in unloaded[at : at + ENTRIES_MAX]
+                (task.run.id, task.progress, max(0.0, self._held_back.get(task.slot, 0.0) - now))
+                for task in unloaded[at : at + ENTRIES_MAX]
             ]))  # fmt: skip
 
     # Partitions
@@ -306,6 +307,7 @@ class Fetcher(ClusterAgent):
                 run.task.slot for id, run in self.held.runs.items() if id not in self._list.tasks
             }:
                 # Redis gave it and has forgotten that: another fetcher may have it.
+                self._held_back[slot] = time.monotonic() + self._delay
                 for id in list(self.held.slots[slot]):
                     self.held.remove(id)
                     if id in self._list.tasks:
@@ -323,6 +325,7 @@ class Fetcher(ClusterAgent):
         """The lease is over: others may have the runs of this fetcher."""
         logger.warning("the lease of this fetcher is over: it lets go of what it has")
         self.owner.let_go()
+        self._forget_queued()
         self._to_load.clear()
         for slot in list(self.held.slots):
             for id in list(self.held.slots[slot]):
@@ -340,6 +343,7 @@ class Fetcher(ClusterAgent):
         """One round of a fetcher; whether there is more to do at once."""
         now = time.monotonic()
         if self._draining:
+            self._forget_queued()
             await self._give_back()
             return False
         if self._mode is not None and self._era != self._mode.registry.answer.era:
@@ -380,9 +384,10 @@ class Fetcher(ClusterAgent):
         progress = held.progress()
         spared = max(0, len(held.slots) - self._list.slots.share)
         low = [slot for slot in held.low(now, spared=spared) if slot not in empty]
+        takes = self._takes_runs()
         report = FetcherReport(
             done=done, failed=self._failed[:ENTRIES_MAX], progress=progress, hosts=places,
-            more=low, want=self._wanted(),
+            more=low, want=self._wanted() if takes else 0, takes=takes,
         )  # fmt: skip
         new = await self._list.sync(report)
         if done:
@@ -398,16 +403,17 @@ class Fetcher(ClusterAgent):
                 await self._hosts.forget(slot)
         return bool(new) or len(done) == ENTRIES_MAX
 
-    def _wanted(self) -> int:
-        """How many runs of any slot to ask for."""
+    def _takes_runs(self) -> bool:
+        """Whether there is room for further runs."""
         crawl = self.crawl
         scheduler = self._scheduler
         if scheduler is None or scheduler.closing or scheduler.paused or not self.may_fetch():
-            return 0
+            return False
         full = len(self.held) >= ROWS_MAX or len(self._list.tasks) >= TASKS_MAX
-        places = crawl.settings.project.concurrent_requests
-        if full or crawl.frontier.leases.out >= places:
-            return 0
+        return not full and crawl.frontier.leases.out < crawl.settings.project.most_requests
+
+    def _wanted(self) -> int:
+        """How many runs of any slot to ask for: where slots are scarce, its share of them."""
         slots = self.held.slots.keys() | {task.slot for task in self._to_load.values()}
         return max(0, min(ENTRIES_MAX, self._list.slots.share - len(slots)))
 
@@ -517,6 +523,9 @@ class Fetcher(ClusterAgent):
             self._seeded = True
         counts = await self.queue.counts()
         self._left = counts.inputs + counts.open + counts.urls("queued", "running", "later")
+
+    def _forget_queued(self) -> None:
+        self.queued, self._queued = 0, dict.fromkeys(self._queued, 0.0)
 
     async def _count_queued(self) -> None:
         counts = await self.queue.counts()

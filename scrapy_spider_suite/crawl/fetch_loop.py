@@ -114,8 +114,9 @@ class FetchLoop:
         if self._outside is not None:
             self._outside.timeout = self._timeout
         self._most = new.project.most_requests
-        if self._limit is not None and new.project.concurrent_requests:
-            self._limit.set_most(new.project.concurrent_requests)
+        limit = self._limit
+        if limit is not None and new.project.concurrent_requests not in (0, limit.most):
+            limit.set_most(new.project.concurrent_requests)
         self._limits = BodyLimits(
             plan.maxsize, plan.warnsize, new.body_max or None, plan.fail_on_dataloss,
             tuple(new.media_types),
@@ -123,7 +124,7 @@ class FetchLoop:
 
     def _adjust_requests(self, settings: SuiteSettings) -> None:
         most = settings.project.concurrent_requests
-        if settings.adjust_requests and most:
+        if settings.adjust_requests and most and self._outside is None:
             self._limit = RequestLimit(most, monotonic(), thread_time())
             self._observers.append(self._note_for_limit)
 

@@ -206,22 +206,24 @@ class LinkFollower:
     def _outside_traps(self, links: list[str]) -> list[str]:
         return self._crawl.frontier.traps.passed(links, _year_of(int(time.time()) // _DAY))
 
-    def give_links(self, fetch: Fetch, page: Exchange, links: list[str]) -> list[str]:
+    def give_links(
+        self, fetch: Fetch, page: Exchange, links: list[str],
+        stat: str = "suite/extract/hook_errors",
+    ) -> list[str]:  # fmt: skip
         """Give the wanted *links* of a page that others have read to the fetch; return them.
 
-        Hooks of the spider that fail are left out.
+        Hooks of the spider that fail are left out, and counted in *stat*.
         """
         links = self._wanted(fetch, page, links)
         try:
             return self._hand_over(fetch, page, links, self._choose, self._rank)
         except Exception:  # the project's own code
-            self._stats.inc_value("suite/sitemap/hook_errors")
+            self._stats.inc_value(stat)
             if not self._failed:
                 self._failed = True
                 logger.exception(
-                    "choose_links or link_priority failed with the sitemap %s, whose links are "
-                    "taken without (further ones are only counted: suite/sitemap/hook_errors)",
-                    page.url,
+                    "choose_links or link_priority failed with %s, whose links are taken without "
+                    "(further ones are only counted: %s)", page.url, stat,
                 )  # fmt: skip
             return self._hand_over(fetch, page, links, None, None)
 
@@ -435,7 +437,7 @@ class SitemapLinks:
             else:
                 pages[url] = location.lastmod
         if pages:
-            kept = follower.give_links(fetch, sitemap, list(pages))
+            kept = follower.give_links(fetch, sitemap, list(pages), "suite/sitemap/hook_errors")
             stats.inc_value("suite/sitemap/urls", len(pages))
             stats.inc_value("suite/sitemap/followed", len(kept))
             for url in kept:

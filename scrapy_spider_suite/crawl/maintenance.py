@@ -423,6 +423,8 @@ class Maintenance:
             self._parts.visits.put_back_waiting()
             if self._parts.loop is not None:
                 self._parts.loop.put_back_aside()
+            if self._parts.outside is not None:
+                self._parts.outside.close()
             crawl.frontier.leases.permits.release_all()
         if gate is None:
             return

@@ -204,6 +204,9 @@ class RequestSource:
                 return fetch
             held = self._preparation.full or self._visits.caps.pause(now) > 0
             fetches = [] if held else crawl.frontier.leases.acquire(now, host)
+            if not fetches and host:
+                self._preparation.resolve()
+                return None  # who asks for a host asks again soon
             if not fetches:
                 if self._preparation.resolve():
                     continue

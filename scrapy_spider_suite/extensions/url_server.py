@@ -31,7 +31,9 @@ from twisted.web.resource import Resource
 from scrapy_spider_suite.crawl.assembly import open_crawl
 from scrapy_spider_suite.crawl.outside_fetches import (
     COUNT_MAX,
+    HOSTS_MAX,
     WAIT_MAX,
+    BusyError,
     FetchResult,
     OutsideFetches,
     PushedUrl,
@@ -47,7 +49,9 @@ logger = logging.getLogger(__name__)
 reactor: Any = _reactor
 server: Any = _server  # whose classes have no types
 
-_BODY_MAX: Final = 256 << 20  # bytes of a call
+_BODY_MAX: Final = 64 << 20  # bytes of a call
+_IDLE: Final = 3_600.0  # seconds for which a silent connection is kept
+_LATER: Final = frozenset({b"/pop", b"/push", b"/fetch"})  # calls that a crawl refuses as it ends
 
 
 class Pop(msgspec.Struct, forbid_unknown_fields=True):
@@ -118,9 +122,9 @@ class UrlServer:
         host, port = endpoint(crawl.settings.url_server)
         api = _Api(self._outside, token, lambda: crawl.engine is None or crawl.engine.closing)
         try:
-            self._port = reactor.listenTCP(
-                port, server.Site(api), interface="127.0.0.1" if host == "localhost" else host
-            )
+            site = server.Site(api, requestFactory=api.make_request, timeout=_IDLE)
+            interface = "127.0.0.1" if host == "localhost" else host
+            self._port = reactor.listenTCP(port, site, interface=interface)
         except CannotListenError as error:
             logger.error("SUITE_URL_SERVER = %r: %s", crawl.settings.url_server, error)
             crawl.engine.stop("refused")
@@ -156,13 +160,42 @@ def _write_secret(path: Path, text: str) -> None:
     new.replace(path)
 
 
+class _Request(server.Request):  # type: ignore[misc]
+    """Reads no body without the token, and no more than `_BODY_MAX` bytes of one."""
+
+    def __init__(self, *arguments: Any, token: bytes) -> None:
+        super().__init__(*arguments)
+        self._token = token
+        self._size = 0
+        self.refused: tuple[int, str] | None = None
+
+    def gotLength(self, length: int | None) -> None:
+        scheme, _, given = (self.getHeader(b"authorization") or b"").partition(b" ")
+        known = hmac.compare_digest(given.strip(), self._token)
+        if scheme.lower() != b"bearer" or not known:
+            self.refused = 401, "expected Authorization: Bearer TOKEN"
+        elif (length or 0) > _BODY_MAX:
+            self._refuse_size()
+        super().gotLength(0 if self.refused else length)
+
+    def handleContentChunk(self, data: bytes) -> None:
+        self._size += len(data)
+        if self._size > _BODY_MAX and self.refused is None:  # it had no length
+            self._refuse_size()
+        if self.refused is None:
+            super().handleContentChunk(data)
+
+    def _refuse_size(self) -> None:
+        self.refused = 413, f"expected {_BODY_MAX >> 20} MiB at most"
+
+
 class _Api(Resource):
     isLeaf = True
 
     def __init__(self, outside: OutsideFetches, token: str, closing: Callable[[], bool]) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._outside = outside
-        self._token = token.encode()
+        self.make_request = partial(_Request, token=token.encode())
         self._closing = closing
         self._calls: dict[bytes, tuple[Any, Callable[[Any], Awaitable[Any]]]] = {
             b"/pop": (Pop, self._pop), b"/complete": (Complete, self._complete),
@@ -171,22 +204,22 @@ class _Api(Resource):
         }  # fmt: skip
 
     def render_GET(self, request: Any) -> bytes:
-        if not self._is_known(request):
-            return _answer(request, 401, "expected Authorization: Bearer TOKEN")
+        if request.refused is not None:
+            return _answer(request, *request.refused)
         if request.path == b"/status":
             return _answer(request, 200, self._outside.status())
         return _answer(request, 404, "expected /status, or a POST")
 
     def render_POST(self, request: Any) -> Any:
-        if not self._is_known(request):
-            return _answer(request, 401, "expected Authorization: Bearer TOKEN")
+        if request.refused is not None:
+            return _answer(request, *request.refused)
         if request.path not in self._calls:
             return _answer(request, 404, f"expected one of {b', '.join(self._calls).decode()}")
-        if self._closing():
+        if self._closing() and request.path in _LATER:
             return _answer(request, 503, "the crawl is being stopped")
         kind, call = self._calls[request.path]
         try:
-            given = msgspec.json.decode(request.content.read(_BODY_MAX), type=kind)
+            given = msgspec.json.decode(request.content.read(), type=kind)
         except ValueError as error:
             return _answer(request, 400, str(error))
         work = deferred_from_coro(call(given))
@@ -197,10 +230,6 @@ class _Api(Resource):
             partial(self._give, request, over), partial(self._complain, request, over)
         )  # fmt: skip
         return server.NOT_DONE_YET
-
-    def _is_known(self, request: Any) -> bool:
-        scheme, _, given = (request.getHeader(b"authorization") or b"").partition(b" ")
-        return scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), self._token)
 
     def _give(self, request: Any, over: list[Any], found: Any) -> None:
         if over:
@@ -213,15 +242,17 @@ class _Api(Resource):
     def _complain(self, request: Any, over: list[Any], failure: Any) -> None:
         if over or failure.check(CancelledError, asyncio.CancelledError):
             return
-        if not failure.check(ValueError):
+        status = 400 if failure.check(ValueError) else 503 if failure.check(BusyError) else 500
+        if status == 500:
             logger.error("a call of another program failed: %s", failure.getTraceback())
-        status = 400 if failure.check(ValueError) else 500
         request.write(_answer(request, status, failure.getErrorMessage()))
         request.finish()
 
     async def _pop(self, given: Pop) -> Any:
         if not (0 < given.count <= COUNT_MAX and 0 <= given.wait <= WAIT_MAX):
             raise ValueError(f"count: 1 to {COUNT_MAX}; wait: 0 to {WAIT_MAX:g} seconds")
+        if len(given.hosts) > HOSTS_MAX:
+            raise ValueError(f"hosts: {HOSTS_MAX} at most")
         return await self._outside.pop(given.count, given.wait, given.hosts)
 
     async def _complete(self, given: Complete) -> Any:
@@ -233,13 +264,11 @@ class _Api(Resource):
     async def _fetch(self, given: FetchUrl) -> Any:
         if not 0 <= given.wait <= WAIT_MAX:
             raise ValueError(f"wait: 0 to {WAIT_MAX:g} seconds")
-        fetch = await self._outside.fetch(given, given.wait)
-        if fetch is None or fetch.exchange is None:
+        fetched = await self._outside.fetch(given, given.wait)
+        if fetched is None:
             return {"url": given.url, "status": None, "error": "no program has fetched it in time"}
-        exchange = fetch.exchange
-        error = "" if exchange.error is None else str(exchange.error)
-        found = {"url": exchange.url, "status": exchange.status or None, "error": error}
-        return found | ({"body": exchange.body} if given.body else {})
+        found = {"url": fetched.url, "status": fetched.status or None, "error": fetched.error}
+        return found | ({"body": fetched.body} if given.body else {})
 
     async def _extract(self, given: Extract) -> Any:
         return self._outside.extract(_few(given.hosts))

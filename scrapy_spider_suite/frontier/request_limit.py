@@ -57,9 +57,12 @@ class RequestLimit:
         if width < WINDOW:
             return False
         count, load, before = self._answers + self._lost, (busy - self._busy) / width, self.limit
-        if count >= SIGNIFICANT and self._answers:
-            found = self._seconds / self._answers, self._lost / count
-            usual = self._usual = found if self._usual is None else self._usual
+        self.reason = ""
+        if count >= SIGNIFICANT:
+            usual = self._usual or (0.0, 0.0)
+            seconds = self._seconds / self._answers if self._answers else usual[0]
+            found = seconds, self._lost / count
+            usual = self._usual = found if self._usual is None else usual
             self.reason = _trouble(found, usual, load) if self._judged else ""
             self._judged = not self.reason
             self._usual = (

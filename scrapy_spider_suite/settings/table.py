@@ -572,7 +572,8 @@ class SettingsTable:
     url_server: str = setting(
         AGENTS, v.address, "", FREE,
         "Where other programs pop URLs and report what came of them, over HTTP, such as "
-        "127.0.0.1:7080. They fetch; the crawl itself fetches only robots.txt.",
+        "127.0.0.1:7080; without a port it takes a free one. They fetch; the crawl itself fetches "
+        "robots.txt, and what goes through Scrapy's engine.",
         page="url-server.md",
     )
     assignment: str = setting(

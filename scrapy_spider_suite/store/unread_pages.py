@@ -81,8 +81,12 @@ class PageDemand:
         while self._asked:
             host = self._asked.popitem(last=False)[0]
             found = self._waiting.for_host(host, AT_ONCE)
+            if found:
+                self._asked[host] = None  # until none is left
             if pages := [page for page in found if page.number not in self._out]:
                 return self._note_chosen(pages)
+            if found:
+                break  # they are being read
         pages = self._of_hosts(AT_ONCE)
         if pages or not starving:
             return pages

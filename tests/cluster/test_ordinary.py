@@ -99,7 +99,8 @@ def two_agents(town: Town, folder: Path, transport: str) -> Iterator[Fleet]:
         with redis.client() as client:
             client.set("suite:durable", 1)
         settings = web_settings(
-            9, SUITE_CLUSTER=transport, SUITE_RUNS_DIR=str(folder / "runs"), SUITE_REDIS_URL=redis.url, SUITE_CRAWL_NAME=CRAWL,
+            9, SUITE_CLUSTER=transport, SUITE_RUNS_DIR=str(folder / "runs"),
+            SUITE_REDIS_URL=redis.url, SUITE_CRAWL_NAME=CRAWL,
             SUITE_AGENT_ADDRESS="127.0.0.1", SUITE_HOST_DELAY=0.1, SUITE_IP_DELAY=0,
             SUITE_IP_CONCURRENCY=0, ROBOTSTXT_OBEY=False,
         )  # fmt: skip

@@ -46,6 +46,20 @@ def test_it_falls_at_once_and_rises_step_by_step(trouble: dict[str, float]) -> N
     assert [town.window() for _ in range(11)][-2:] == [MOST, MOST]
 
 
+def test_it_rises_from_the_floor_and_falls_when_all_is_lost() -> None:
+    """Also where so few answers come that no window says anything; also without an answer."""
+    town = Town()
+    town.window()
+    while town.limit.limit > MOST // 10:
+        town.window(seconds=50.0)
+        town.limit._judged = True
+    found = [town.window(seconds=50.0, count=10) for _ in range(3)]
+    assert found == [30, 40, 50]
+    town = Town()
+    town.window()
+    assert town.window(lost=100) == 140
+
+
 def test_what_is_usual_is_no_trouble() -> None:
     """Hosts far away, and hosts that are dead: they are no sign of too many requests."""
     town = Town()

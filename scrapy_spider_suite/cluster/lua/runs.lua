@@ -34,9 +34,12 @@ local function inputs_of(partition) return P .. 'inputs:' .. partition end
 -- removed, but not before a server that forgets its last second would know of that.
 local function use_blob(place, change)
   local blob = string.sub(place, 1, 8)
-  if redis.call('HINCRBY', BLOBS, blob, change) <= 0 then
+  local uses = redis.call('HINCRBY', BLOBS, blob, change)
+  if uses <= 0 then
     redis.call('HDEL', BLOBS, blob)
-    redis.call('RPUSH', LITTER, blob .. now)
+    redis.call('ZADD', LITTER, now, blob)
+  elseif uses == change then
+    redis.call('ZREM', LITTER, blob)
   end
 end
 

@@ -5,7 +5,8 @@ local name = redis.call('ZRANGEBYSCORE', FETCHERS, '-inf', now, 'LIMIT', 0, 1)[1
 local text = name and redis.call('HGET', MEMBERS, name)
 local row = text and parsed(text, MEMBERS) or nil
 if row and counted(row) and not over(row) then  -- its lease was renewed since it last asked
-  local delay = cmsgpack.unpack(redis.call('HGET', CALLS, name))[3]
+  local known = redis.call('HGET', CALLS, name)
+  local delay = known and cmsgpack.unpack(known)[3] or 0
   redis.call('ZADD', FETCHERS, row.ends > 0 and row.ends + delay or '+inf', name)
 elseif name then
   local TASKS = tasks_of(name)

@@ -3,8 +3,8 @@
 -- failed (id, progress, ms until it is tried again or 0: set aside, reason), returned (id, progress, ms
 -- until others may have it), progress (id, bytes), states (slot, place: what is known of its hosts), more
 -- (slots whose next run it wants), drawn (a number for each of these), want (a number for each further
--- run); drawn numbers are from 0 to below 1.
--- Returns 'ok', the tasks, for each the place of what is known of its hosts, and: fetchers that have called
+-- run), takes (whether it has room for any); drawn numbers are from 0 to below 1.
+-- Returns 'ok', the tasks, for each the place of what is known of its hosts, and: fetchers that had room
 -- lately, slots that fetchers hold, free slots of all queues; or 'fenced'.
 local text = redis.call('HGET', MEMBERS, a.name)
 local row = text and parsed(text, MEMBERS) or nil
@@ -149,7 +149,7 @@ if redis.call('EXISTS', TASKS) == 1 then
 else
   redis.call('ZREM', FETCHERS, a.name)
 end
-redis.call('ZADD', CALLED, now, a.name)
+if a.takes then redis.call('ZADD', CALLED, now, a.name) else redis.call('ZREM', CALLED, a.name) end
 redis.call('ZREMRANGEBYSCORE', CALLED, '-inf', now - 10000)
 local free = 0
 for _, queue in ipairs(queues) do free = free + redis.call('SCARD', free_of(queue)) end

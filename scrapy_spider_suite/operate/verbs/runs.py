@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
+import sys
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 from contextlib import asynccontextmanager
 from itertools import islice
@@ -14,6 +15,7 @@ from scrapy.exceptions import UsageError
 from scrapy_spider_suite.crawl.queue.frontier import FIRST
 from scrapy_spider_suite.frontier.entries import Entry, Flag, slot_of
 from scrapy_spider_suite.operate import verb
+from scrapy_spider_suite.runtime.text import counted
 from scrapy_spider_suite.settings.values import RedisUrl, redis_url
 from scrapy_spider_suite.store.rows import pack_row
 from scrapy_spider_suite.store.url_states import make_seed_note
@@ -31,6 +33,7 @@ _ASIDE: Final = ("id", "queue", "slot", "urls", "left", "failures", "reason")
 _ALL: Final = "all"
 _ASKED: Final = int(Flag.DONT_FILTER)
 _GATHERED: Final = 50_000  # URLs of a list at a time, of which runs are made
+_SHOWN: Final = 10  # bad lines
 _INLINE: Final = 20  # URLs of a run, which lies in Redis itself
 
 
@@ -102,9 +105,13 @@ async def _show(call: verb.Invocation) -> int:
         }
         for name in names:
             known |= {each.run.id: ("running", name, each) for each in await queue.tasks(name)}
+    if not folder:
+        raise UsageError("no fetcher has said where the blobs are: give -s SUITE_RUNS_DIR=…",
+                         print_help=False)  # fmt: skip
     blobs = BlobFolder(folder, crawl)
     for id in ids:
         if id not in known:
+            print(f"{id.hex()}: no fetcher has it, and it is not set aside", file=sys.stderr)
             continue
         state, fetcher, found = known[id]
         place = found.run.place[1:]
@@ -190,17 +197,26 @@ def add_urls(
     call: verb.Invocation, sources: Sequence[str], queue_name: str, *, now: bool
 ) -> int:  # fmt: skip
     """Put the URLs of *sources* into a queue; *now*: give them to fetchers, past the lottery."""
-    return asyncio.run(_add(call, _runs_of(_entries(call, sources), queue_name), now=now))
+    wrong = list[str]()
+    runs = _runs_of(_entries(call, sources, wrong), queue_name)
+    asyncio.run(_add(call, runs, now=now))
+    for line in wrong[:_SHOWN]:
+        print(line, file=sys.stderr)
+    if len(wrong) > _SHOWN:
+        print(f"and {counted(len(wrong) - _SHOWN, 'more line')}", file=sys.stderr)
+    return 1 if wrong else 0
 
 
-def _entries(call: verb.Invocation, sources: Sequence[str]) -> Iterator[Entry]:
+def _entries(
+    call: verb.Invocation, sources: Sequence[str], wrong: list[str]
+) -> Iterator[Entry]:  # fmt: skip
+    """The URLs of *sources*; lines that are none go to *wrong*."""
     lines = SeedLines("URLs")
     for line in read_lines(sources, str(call.settings.get("USER_AGENT"))):
         seed = lines.read(line.encode())
         if isinstance(seed, BadLine):
-            where = f"{seed.origin}:{seed.line}: {seed.text!r}: {seed.why}"
-            raise UsageError(where, print_help=False)
-        if seed is not None:
+            wrong.append(f"{seed.origin}:{seed.line}: {seed.text!r}: {seed.why}")
+        elif seed is not None:
             note = make_seed_note(seed.tag, guessed=seed.guessed)
             yield Entry(
                 host_of(seed.url), seed.url, priority=FIRST, flags=_ASKED, seed_note=note
@@ -231,7 +247,7 @@ def _runs_of(entries: Iterable[Entry], queue_name: str) -> Iterator[tuple[str, i
 
 async def _add(
     call: verb.Invocation, runs: Iterator[tuple[str, int, Run]], *, now: bool
-) -> int:  # fmt: skip
+) -> None:  # fmt: skip
     from scrapy_spider_suite.cluster.membership import MemberState
     from scrapy_spider_suite.cluster.registry import ClusterAdmin
     from scrapy_spider_suite.cluster.run_queue import ENTRIES_MAX
@@ -260,7 +276,6 @@ async def _add(
             raise UsageError(f"--queue: {error}", print_help=False) from None
     fetchers = sorted(filter(None, given))
     call.facts({"queued": urls} | ({"fetchers": ", ".join(fetchers)} if now else {}))
-    return 0
 
 
 def _run(call: verb.Invocation) -> int:
