@@ -96,8 +96,9 @@ class Town(Site):
 def two_agents(town: Town, folder: Path, transport: str) -> Iterator[Fleet]:
     """They know of each other before anything is answered."""
     with RedisServer(folder / "redis", tcp=True) as redis:
-        with redis.client() as client:
-            client.set("suite:durable", 1)
+        if transport == "shared-queue":
+            with redis.client() as client:
+                client.set("suite:durable", 1)
         settings = web_settings(
             9, SUITE_CLUSTER=transport, SUITE_RUNS_DIR=str(folder / "runs"),
             SUITE_REDIS_URL=redis.url, SUITE_CRAWL_NAME=CRAWL,

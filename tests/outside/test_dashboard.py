@@ -425,6 +425,7 @@ def test_hostile_texts(browser: Browser, tmp_path: Path) -> None:
 def test_a_job_that_goes(browser: Browser, job: Path, tmp_path: Path) -> None:
     """The page says that it is gone; what was seen last stays."""
     copy = tmp_path / "job"
+    until(lambda: json.loads((job / STATUS_FILE).read_text())["pulse"]["counters"]["pages"])
     shutil.copytree(job / "suite", copy / "suite", ignore=shutil.ignore_patterns("store", "lock"))
     with dashboard(copy, tmp_path) as page:
         show(browser, page)
