@@ -87,7 +87,7 @@ def run_urls(slot: int, piece: bytes, progress: bytes) -> list[tuple[str, bool]]
     ]
 
 
-class Checkpoint(NamedTuple):
+class RunCheckpoint(NamedTuple):
     """What becomes durable at once: *links* by partition; the URLs of *runs* that ended."""
 
     links: dict[int, Links]
@@ -151,7 +151,7 @@ class HeldRuns:
             row = (fingerprint(identity), EVENT_NUMBERS[event], status, int(when))
             self._endings[partition].append(row)
 
-    def cut(self, rows: dict[int, list[bytes]]) -> Checkpoint:
+    def cut(self, rows: dict[int, list[bytes]]) -> RunCheckpoint:
         """What has come since the last checkpoint, with the *rows* for owners."""
         endings, self._endings = self._endings, defaultdict(list)
         links = {
@@ -163,9 +163,9 @@ class HeldRuns:
             if run.ended:
                 runs.append((run, run.ended))
                 run.ended = []
-        return Checkpoint(links, runs)
+        return RunCheckpoint(links, runs)
 
-    def settle(self, checkpoint: Checkpoint) -> None:
+    def settle(self, checkpoint: RunCheckpoint) -> None:
         """*checkpoint* is durable: its URLs may be reported."""
         for run, numbers in checkpoint.runs:
             for number in numbers:

@@ -32,7 +32,13 @@ from scrapy_spider_suite.cluster.run_blobs import (
     unpack_links,
     unpack_waiting,
 )
-from scrapy_spider_suite.cluster.run_queue import ENTRIES_MAX, URLS_MAX, Commit, Run, RunQueue
+from scrapy_spider_suite.cluster.run_queue import (
+    ENTRIES_MAX,
+    URLS_MAX,
+    PartitionCommit,
+    Run,
+    RunQueue,
+)
 from scrapy_spider_suite.cluster.url_table import EVENTS, Ending, UrlTable, fingerprint
 from scrapy_spider_suite.errors import BlobError, FencedError, MessageError, RegistryError
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag, slot_of, state_key
@@ -350,7 +356,7 @@ class Owner:
         if blob is not None and not any(done):
             await asyncio.to_thread(self._blobs.remove, blob)
 
-    def _write(self, drafts: list[Draft]) -> tuple[bytes | None, list[Commit]]:
+    def _write(self, drafts: list[Draft]) -> tuple[bytes | None, list[PartitionCommit]]:
         pieces: list[bytes] = []
         for draft in drafts:
             draft.pack(pieces)
@@ -418,7 +424,7 @@ class Draft:
             if segment is not None:
                 pieces.append(segment)
 
-    def commit(self, places: Sequence[Place]) -> Commit:
+    def commit(self, places: Sequence[Place]) -> PartitionCommit:
         """The commit, with the pieces at *places*."""
         partition, manifest = self.partition, self.partition.manifest
         *at, known, waiting = self._at
@@ -431,7 +437,7 @@ class Draft:
             manifest.waiting.append((number, places[waiting].to_bytes()))
         before = {*self._before[0], *(place for _, place in self._before[1])}
         after = {*manifest.known, *(place for _, place in manifest.waiting)}
-        return Commit(
+        return PartitionCommit(
             partition.number, partition.number * SLOTS, number, secrets.token_bytes(8),
             msgspec.msgpack.encode(manifest), partition.open, self.taken,
             [

@@ -123,7 +123,7 @@ class Input(NamedTuple):
     free: Mapping[str, int]
 
 
-class Commit(NamedTuple):
+class PartitionCommit(NamedTuple):
     """What an owner did with a *partition*, whose first unit is *unit*.
 
     *number*: of this commit of the partition; *token*: of this call; *open*: URLs in no run yet;
@@ -308,7 +308,9 @@ class RunQueue:
         _, found = await self._run("owned", {"partitions": list(partitions)})
         return [(int(number), manifest) for number, manifest in found]
 
-    async def commit(self, name: str, incarnation: str, parts: Sequence[Commit]) -> list[bool]:
+    async def commit(
+        self, name: str, incarnation: str, parts: Sequence[PartitionCommit]
+    ) -> list[bool]:  # fmt: skip
         """Commit *parts*; which are done. The same call may come again. Raises `FencedError`."""
         found = await self._run("commit", {
             "name": name, "incarnation": incarnation, "parts": [

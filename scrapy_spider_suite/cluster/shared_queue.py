@@ -19,7 +19,7 @@ import numpy as np
 
 from scrapy_spider_suite.cluster.agent import ClusterAgent
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
-from scrapy_spider_suite.cluster.held_runs import Checkpoint, HeldRuns, LinkBox
+from scrapy_spider_suite.cluster.held_runs import HeldRuns, LinkBox, RunCheckpoint
 from scrapy_spider_suite.cluster.mailbox import OwnerRouter
 from scrapy_spider_suite.cluster.membership import (
     Candidate,
@@ -107,7 +107,7 @@ class Fetcher(ClusterAgent):
         self.held = HeldRuns()
         crawl.frontier.states.on_ended = self._ended
         self._tasks: list[asyncio.Task[None]] = []
-        self._checkpoint: Checkpoint | None = None  # that is not durable yet
+        self._checkpoint: RunCheckpoint | None = None  # that is not durable yet
         self._posts: list[tuple[int, bytes]] = []  # places of its links that are to be posted
         self._post = self._checkpointed = 0
         self._source = f"{self.name}:{self.incarnation:016x}"

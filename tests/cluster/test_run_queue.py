@@ -14,9 +14,9 @@ from scrapy_spider_suite.cluster.membership import AgentLease
 from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.cluster.run_queue import (
     LITTER_AGE,
-    Commit,
     FailedRun,
     FetcherReport,
+    PartitionCommit,
     Run,
     RunQueue,
     Task,
@@ -358,7 +358,7 @@ def test_a_blob_that_is_used_again_stays(in_town: InTown) -> None:
         owner = await Fetcher.join(town, "a", 1)
         for number, part in enumerate([place, other], 1):
             await queue.post("fetcher", number, [(0, part)])
-            commit = Commit(0, 0, number, bytes([number]), b"manifest", 0, taken=1)
+            commit = PartitionCommit(0, 0, number, bytes([number]), b"manifest", 0, taken=1)
             assert await owner.queue.commit("a", f"{1:016x}", [commit]) == [True]
         await queue.post("fetcher", 3, [(0, place)])  # again: the server seemed to have forgotten
         assert await queue.litter() == []
