@@ -58,12 +58,14 @@ from scrapy_spider_suite.errors import (
     RegistryError,
     SettingsError,
 )
+from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.frontier.entries import UNITS, slot_of
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.analysis.time_series import Array
+    from scrapy_spider_suite.crawl.queue.leases import Fetch
     from scrapy_spider_suite.store.job_directory import Job
 
 logger = logging.getLogger(__name__)
@@ -119,6 +121,7 @@ class Fetcher(ClusterAgent):
         self._draining = False
         self._troubled: dict[int, int] = {}  # failures of the hosts of a slot, as they are saved
         self._places: dict[int, bytes] = {}  # of what is saved of slots that stay here
+        self._lapses = 0  # of the lease, after which it has let go of its runs
         self._era = 0  # of the registry: another one begins when Redis may have lost something
         self._recent: deque[Said] = deque()
         self._queued: dict[str, float] = {}  # the part that it counts of URLs that wait, by queue
@@ -157,6 +160,7 @@ class Fetcher(ClusterAgent):
             self.queue, self._blobs, who, job.folder / "owner", self._mine, time.time
         )
         await mode.open()
+        self._lapses = mode.registry.lapses
         await self._agree_on_folder(mode)
         await self._set_weights()
         counts = await self.queue.counts()
@@ -321,6 +325,19 @@ class Fetcher(ClusterAgent):
         while self._recent and said.when - self._recent[0].when > LITTER_AGE / 2:
             self._recent.popleft()
 
+    @property
+    def _has_lapsed(self) -> bool:
+        """Whether the lease ended, and began anew, and the runs of before are still here."""
+        return self._mode is not None and self._mode.registry.lapses != self._lapses
+
+    def may_fetch(self) -> bool:
+        return not self._has_lapsed and super().may_fetch()
+
+    def refuse_fetch(self, host: str, url: str, fetch: Fetch | None, delay: float) -> None:
+        if self._has_lapsed:
+            raise HostExcluded("the lease of this fetcher was over", time.time() + _RETRY)
+        super().refuse_fetch(host, url, fetch, delay)
+
     async def _lose(self) -> None:
         """The lease is over: others may have the runs of this fetcher."""
         logger.warning("the lease of this fetcher is over: it lets go of what it has")
@@ -337,11 +354,15 @@ class Fetcher(ClusterAgent):
             with suppress(FencedError, RegistryError):
                 await self._list.sync(FetcherReport())  # fenced until it has joined again
                 await self._restore()
+                assert self._mode is not None
+                self._lapses = self._mode.registry.lapses
                 return
 
     async def _step(self) -> bool:
         """One round of a fetcher; whether there is more to do at once."""
         now = time.monotonic()
+        if self._has_lapsed:
+            await self._lose()
         if self._draining:
             self._forget_queued()
             await self._give_back()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
+import time
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +90,22 @@ def test_a_fetcher_is_gone_for_good(tmp_path: Path) -> None:
         verdict = chaos.go_on()
         assert list(verdict.broken()) == []
         assert {name for names in verdict.kept.values() for name in names} == set(here.fleet.agents)
+
+
+@pytest.mark.slow
+@pytest.mark.long
+def test_one_is_frozen_past_its_lease(tmp_path: Path) -> None:
+    """Others get its runs; as it wakes, it lets go of them before it fetches anything."""
+    plan = replace(PLAN, grace=36.0, within=120.0, size=replace(PLAN.size, pages=90))
+    with ground(plan, tmp_path) as here:
+        chaos = Chaos(plan, here)
+        chaos.begin()
+        here.fleet.start(name_of(2))
+        until(lambda: len(here.web.arrivals()) > 60)
+        here.fleet.pause(name_of(1))
+        time.sleep(44.0)
+        here.fleet.resume(name_of(1))
+        assert list(chaos.go_on().broken()) == []
 
 
 @pytest.mark.slow
