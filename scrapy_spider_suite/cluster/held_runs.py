@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
+from heapq import nsmallest
 from typing import Final, NamedTuple
 
 from scrapy_spider_suite.cluster.mailbox import unpack_foreign_row
@@ -204,7 +205,7 @@ class HeldRuns:
         *spared*: so many slots go to other fetchers once they are done.
         """
         left = {slot: self.left(slot) for slot in self.slots}
-        given_up = set(sorted(left, key=left.__getitem__)[:spared])
+        given_up = set(nsmallest(spared, left, key=left.__getitem__))
         low = [slot for slot, count in left.items() if count <= LOW and slot not in given_up]
         low.sort(key=lambda slot: self._asked.get(slot, 0.0))
         for slot in low[:most]:

@@ -177,6 +177,10 @@ class BlobFolder:
         except Exception as error:
             raise BlobError(error_line(f"{name} cannot be read", error)) from error
 
+    def read_run(self, place: bytes) -> bytes:
+        """The piece of a run by its *place*, which may hold the piece itself (`run_queue.Run`)."""
+        return self.read(Place.from_bytes(place[1:])) if place[:1] == b"\1" else place[1:]
+
     def remove(self, blob: bytes) -> None:
         name = self._name(blob)
         try:

@@ -470,10 +470,7 @@ class Fetcher(ClusterAgent):
         hosts = None
         if task.hosts and task.slot not in self.held.slots:
             hosts = await asyncio.to_thread(self._blobs.read, Place.from_bytes(task.hosts))
-        place = task.run.place
-        piece = place[1:]
-        if place[:1] == b"\1":
-            piece = await asyncio.to_thread(self._blobs.read, Place.from_bytes(place[1:]))
+        piece = await asyncio.to_thread(self._blobs.read_run, task.run.place)
         rows = unpack_piece(task.slot, piece)
         if hosts is not None:
             await self._hosts.load(task.slot, hosts)

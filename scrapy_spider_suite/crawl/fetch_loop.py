@@ -139,7 +139,6 @@ class FetchLoop:
 
     def _update_limit(self, limit: RequestLimit) -> None:
         if limit.update(monotonic(), thread_time()):
-            self._most = limit.limit
             self._crawl.crawler.stats.set_value("suite/requests/limit", limit.limit)
             if limit.reason:
                 logger.info(
@@ -182,6 +181,8 @@ class FetchLoop:
             return
         flying, aside, active = self.flying, self._aside, scrapy_engine.downloader.active
         acquire, most = self._acquire_next, self._most
+        if self._limit is not None:
+            most = self._limit.limit
         until = monotonic() + _TURN
         while monotonic() < until:
             taken = len(flying) + len(self._placed) + len(aside) + len(active)

@@ -303,13 +303,12 @@ class OutsideFetches:
 
     def _note_end(self, fetch: Fetch) -> None:
         exchange = fetch.exchange
+        if exchange is None or isinstance(exchange.error, StoppedError):
+            return
         for future in self._awaited.get(fetch.entry.url, ()):
-            if not future.done() and exchange is not None:
+            if not future.done():
                 error = "" if exchange.error is None else str(exchange.error)
-                if not isinstance(exchange.error, StoppedError):
-                    future.set_result(
-                        FetchedUrl(exchange.url, exchange.status, error, exchange.body)
-                    )
+                future.set_result(FetchedUrl(exchange.url, exchange.status, error, exchange.body))
 
     def extract(self, hosts: Iterable[str]) -> dict[str, int]:
         """Read the links of stored pages of *hosts* next; how many pages of each are unread.

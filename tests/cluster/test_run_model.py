@@ -99,13 +99,10 @@ class Fetcher:
 
     def load(self, task: Task) -> None:
         """Take a task."""
-        place, blobs = task.run.place, self.world.blobs
+        blobs = self.world.blobs
         if task.hosts and task.slot not in self.held.slots:
             self.next |= json.loads(blobs.read(Place.from_bytes(task.hosts)))
-        piece = place[1:]
-        if place[:1] == b"\1":
-            piece = blobs.read(Place.from_bytes(place[1:]))
-        for entry in self.held.add(task, unpack_piece(task.slot, piece)):
+        for entry in self.held.add(task, unpack_piece(task.slot, blobs.read_run(task.run.place))):
             self.pending.setdefault(entry.host, []).append(entry)
 
     def fetch(self) -> None:

@@ -7,11 +7,13 @@ import json
 import shutil
 import time
 from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from support.chaos import CRAWL, Chaos, Plan, ground, name_of, run
+from support.chaos import CRAWL, Chaos, Ground, Plan, ground, name_of, run
 from support.fleet import State
 from support.polite_crawls import Size
 from support.projects import scrapy
@@ -32,6 +34,17 @@ async def tasks_of(queue: RunQueue) -> list[Task]:
         return await queue.tasks(name_of(1))
     finally:
         await queue.close()
+
+
+@contextmanager
+def two_at_work(plan: Plan, folder: Path) -> Iterator[tuple[Ground, Chaos]]:
+    """Two fetchers that have fetched some pages."""
+    with ground(plan, folder) as here:
+        chaos = Chaos(plan, here)
+        chaos.begin()
+        here.fleet.start(name_of(2))
+        until(lambda: len(here.web.arrivals()) > 60)
+        yield here, chaos
 
 
 @pytest.mark.slow
@@ -79,11 +92,7 @@ def test_redis_is_restarted(tmp_path: Path) -> None:
 def test_a_fetcher_is_gone_for_good(tmp_path: Path) -> None:
     """With its disk: when its lease and the longest delay are over, another one goes on."""
     plan = replace(PLAN, grace=36.0, within=120.0)
-    with ground(plan, tmp_path) as here:
-        chaos = Chaos(plan, here)
-        chaos.begin()
-        here.fleet.start(name_of(2))
-        until(lambda: len(here.web.arrivals()) > 60)
+    with two_at_work(plan, tmp_path) as (here, chaos):
         here.fleet.kill(name_of(1))
         shutil.rmtree(here.fleet.agents[name_of(1)].job)
         here.fleet.agents[name_of(1)].state = State.LEFT
@@ -97,11 +106,7 @@ def test_a_fetcher_is_gone_for_good(tmp_path: Path) -> None:
 def test_one_is_frozen_past_its_lease(tmp_path: Path) -> None:
     """Others get its runs; as it wakes, it lets go of them before it fetches anything."""
     plan = replace(PLAN, grace=36.0, within=120.0, size=replace(PLAN.size, pages=90))
-    with ground(plan, tmp_path) as here:
-        chaos = Chaos(plan, here)
-        chaos.begin()
-        here.fleet.start(name_of(2))
-        until(lambda: len(here.web.arrivals()) > 60)
+    with two_at_work(plan, tmp_path) as (here, chaos):
         here.fleet.pause(name_of(1))
         time.sleep(44.0)
         here.fleet.resume(name_of(1))

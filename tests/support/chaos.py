@@ -270,9 +270,7 @@ class Chaos:
         redis, trouble = self.ground.redis, self.ground.fleet.folder.parent / "trouble"
         assert redis is not None
         if what == "restart":
-            redis.kill()
-            self._rest(1.0)
-            redis.start()
+            self._restart(redis)
             return
         trouble.write_text("slow 0.5" if what == "slow" else "fail")
         self._spoilt = True
@@ -287,6 +285,11 @@ class Chaos:
             self._do("start", name)
 
     # What is done to Redis
+
+    def _restart(self, redis: RedisServer) -> None:
+        redis.kill()
+        self._rest(1.0)
+        redis.start()
 
     def spoil_redis(self, fault: str) -> None:
         """Let that happen to Redis, of `FAULTS`."""
@@ -304,9 +307,7 @@ class Chaos:
             self._rest(self.plan.fault_seconds)
             relay.mend()
         else:
-            redis.kill()
-            self._rest(1.0)
-            redis.start()
+            self._restart(redis)
         self.say(f"{self._now():6.1f} s: Redis is back")
 
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 from scrapy.exceptions import UsageError
 
+from scrapy_spider_suite.cluster.run_queue import STATES
 from scrapy_spider_suite.crawl.queue.frontier import FIRST
 from scrapy_spider_suite.frontier.entries import Entry, Flag, slot_of
 from scrapy_spider_suite.operate import verb
@@ -23,11 +24,11 @@ from scrapy_spider_suite.urls.normalize import host_of
 from scrapy_spider_suite.urls.url_lists import BadLine, SeedLines, read_lines
 
 if TYPE_CHECKING:
+    from scrapy_spider_suite.cluster.registry import ClusterOverview
     from scrapy_spider_suite.cluster.run_queue import AsideRun, Run, RunQueue, Task
 
-_STATES: Final = ("queued", "running", "later", "aside", "done")
 _COLUMNS: Final = (
-    "queue", "weight", *(f"{unit}_{state}" for state in _STATES for unit in ("runs", "urls")),
+    "queue", "weight", *(f"{unit}_{state}" for state in STATES for unit in ("runs", "urls")),
 )  # fmt: skip
 _ASIDE: Final = ("id", "queue", "slot", "urls", "left", "failures", "reason")
 _ALL: Final = "all"
@@ -93,18 +94,19 @@ async def _list(call: verb.Invocation) -> int:
 
 async def _show(call: verb.Invocation) -> int:
     from scrapy_spider_suite.cluster.held_runs import run_urls
-    from scrapy_spider_suite.cluster.run_blobs import BlobFolder, Place
+    from scrapy_spider_suite.cluster.run_blobs import BlobFolder
 
     redis, crawl = await _crawl_of(call)
-    folder, names = await _facts_of(redis, crawl)
-    folder = str(call.settings.get("SUITE_RUNS_DIR") or folder)
+    overview = await _overview_of(redis, crawl)
+    folder, rows = _folder_of(call, overview), () if overview is None else overview.view.rows
     async with _queue_of(call) as queue:
         ids = await _ids(queue, call.options.ids)
         known: dict[bytes, tuple[str, str, AsideRun | Task]] = {
             each.run.id: ("aside", "", each) for each in await queue.aside()
         }
-        for name in names:
-            known |= {each.run.id: ("running", name, each) for each in await queue.tasks(name)}
+        for row in rows:
+            tasks = await queue.tasks(row.name)
+            known |= {each.run.id: ("running", row.name, each) for each in tasks}
     if not folder:
         raise UsageError("no fetcher has said where the blobs are: give -s SUITE_RUNS_DIR=…",
                          print_help=False)  # fmt: skip
@@ -114,9 +116,7 @@ async def _show(call: verb.Invocation) -> int:
             print(f"{id.hex()}: no fetcher has it, and it is not set aside", file=sys.stderr)
             continue
         state, fetcher, found = known[id]
-        place = found.run.place[1:]
-        piece = blobs.read(Place.from_bytes(place)) if found.run.place[:1] == b"\1" else place
-        urls = run_urls(found.slot, piece, found.progress)
+        urls = run_urls(found.slot, blobs.read_run(found.run.place), found.progress)
         call.facts({
             "id": id.hex(), "queue": found.queue, "slot": found.slot, "state": state,
             "fetcher": fetcher, "failures": found.failures, "urls": found.run.urls,
@@ -136,8 +136,7 @@ async def _ending_in_queue(call: verb.Invocation, url: str) -> verb.Row:
     from scrapy_spider_suite.cluster.run_owner import read_ending
 
     redis, crawl = await _crawl_of(call)
-    folder, _ = await _facts_of(redis, crawl)
-    folder = str(call.settings.get("SUITE_RUNS_DIR") or folder)
+    folder = _folder_of(call, await _overview_of(redis, crawl))
     if not folder:
         return {}
     async with _queue_of(call) as queue:
@@ -153,19 +152,21 @@ async def _ending_in_queue(call: verb.Invocation, url: str) -> verb.Row:
     }  # fmt: skip
 
 
-async def _facts_of(redis: str, crawl: str) -> tuple[str, list[str]]:
-    """The folder of blobs, as a fetcher has it, and the names of the fetchers."""
+async def _overview_of(redis: str, crawl: str) -> ClusterOverview | None:
     from scrapy_spider_suite.cluster.registry import ClusterAdmin
 
     admin = ClusterAdmin(redis, crawl)
     try:
-        overview = await admin.overview()
+        return await admin.overview()
     finally:
         await admin.close()
-    rows = () if overview is None else overview.view.rows
+
+
+def _folder_of(call: verb.Invocation, overview: ClusterOverview | None) -> str:
+    """The folder of blobs: by the setting, or as a fetcher has it; "" if none has said."""
     facts = {} if overview is None else overview.facts
-    folders = [str(each["runs_dir"]) for each in facts.values() if each.get("runs_dir")]
-    return (folders or [""])[0], [row.name for row in rows]
+    known = [str(each["runs_dir"]) for each in facts.values() if each.get("runs_dir")]
+    return str(call.settings.get("SUITE_RUNS_DIR") or (known or [""])[0])
 
 
 async def _resume(call: verb.Invocation, queue_name: str, *, drop: bool) -> int:
@@ -249,16 +250,11 @@ async def _add(
     call: verb.Invocation, runs: Iterator[tuple[str, int, Run]], *, now: bool
 ) -> None:  # fmt: skip
     from scrapy_spider_suite.cluster.membership import MemberState
-    from scrapy_spider_suite.cluster.registry import ClusterAdmin
     from scrapy_spider_suite.cluster.run_queue import ENTRIES_MAX
 
     names: list[str] = []
     if now:
-        admin = ClusterAdmin(*await _crawl_of(call))
-        try:
-            overview = await admin.overview()
-        finally:
-            await admin.close()
+        overview = await _overview_of(*await _crawl_of(call))
         rows = () if overview is None else overview.view.rows
         names = [row.name for row in rows if row.state is MemberState.ACTIVE]
     urls, given = 0, set[str]()

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from scrapy.exceptions import UsageError
 
+from scrapy_spider_suite.cluster.run_queue import STATES
 from scrapy_spider_suite.errors import SuiteError
 from scrapy_spider_suite.operate import verb
 from scrapy_spider_suite.operate.judge import display_duration
@@ -112,12 +113,9 @@ class _Screen:
         ))  # fmt: skip
 
     def _queues(self) -> Table:
-        columns = ("queue", "-share", "-runs queued", "-running", "-later", "-aside", "-done")
+        columns = ("queue", "-share", *(f"-{state}" for state in STATES))
         return _table(columns, (
-            (row["queue"], f"{row['share']:.0%}", *(
-                _count(row[f"runs_{state}"])
-                for state in ("queued", "running", "later", "aside", "done")
-            ))
+            (row["queue"], f"{row['share']:.0%}", *(_count(row[f"runs_{s}"]) for s in STATES))
             for row in self._overview["queues"]
         ))  # fmt: skip
 
