@@ -385,6 +385,10 @@ async def check(town: Town, number: int) -> None:
     runs: list[bytes] = []
     for queue in WEIGHTS:
         lists = {slot: client.lrange(key("list", queue, slot), 0, -1) for slot in range(SLOTS)}
+        for slot, behind in lists.items():
+            first = client.hget(key("next", queue, slot // 64), slot)
+            assert first or not behind
+            lists[slot] = [first, *behind] if first else []
         runs += [run[:8] for each in lists.values() for run in each]
         free = {int(slot) for slot in client.smembers(key("free", queue))}
         assert free == {slot for slot, each in lists.items() if each and slot not in holders}

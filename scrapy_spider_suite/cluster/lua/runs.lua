@@ -1,8 +1,9 @@
 -- What the scripts of the run queue share. Before it: world.lua and rows.lua.
 -- KEYS: queues, members; other keys begin as the first one. ARGV[1]: the arguments, packed.
 --
--- Runs of a queue and a slot are a list, the oldest first. A run given to a fetcher is a task; while a
--- fetcher has tasks of a slot, it holds the slot. A slot with runs that nobody holds is free in its
+-- Of a queue and a slot, the run that is next lies in a hash of 64 slots, which the server packs, and
+-- those behind it in a list: most slots have one. A run given to a fetcher is a task; while a fetcher has
+-- tasks of a slot, it holds the slot. A slot with runs that nobody holds is free in its
 -- queue. Of a run that was a task before, *started* has its progress and the number of its failures.
 -- No loop is longer than the entries of a call, 16 of each kind, or the 8 queues, allow.
 local QUEUES, MEMBERS = unpack(KEYS)
@@ -24,6 +25,7 @@ end
 table.sort(queues)
 
 local function free_of(queue) return P .. 'free:' .. queue end
+local function next_of(queue, slot) return P .. 'next:' .. queue .. ':' .. math.floor(slot / 64) end
 local function list_of(queue, slot) return P .. 'list:' .. queue .. ':' .. slot end
 local function tasks_of(name) return P .. 'tasks:' .. name end
 local function held_by(name) return P .. 'held:' .. name end
@@ -72,20 +74,35 @@ end
 
 -- The queues that have runs of *slot*.
 local function with_runs(slot)
-  local keys, found = {}, {}
-  for i, queue in ipairs(queues) do keys[i] = list_of(queue, slot) end
-  if redis.call('EXISTS', unpack(keys)) > 0 then
-    for i, queue in ipairs(queues) do
-      if redis.call('EXISTS', keys[i]) == 1 then found[#found + 1] = queue end
-    end
+  local found = {}
+  for _, queue in ipairs(queues) do
+    if redis.call('HEXISTS', next_of(queue, slot), slot) == 1 then found[#found + 1] = queue end
   end
   return found
 end
 
 -- Put a run into its queue, as the next of its slot (*first*) or as the last.
 local function push(queue, slot, run, first)
-  redis.call(first and 'LPUSH' or 'RPUSH', list_of(queue, slot), run)
+  local before = redis.call('HGET', next_of(queue, slot), slot)
+  if before and first then redis.call('LPUSH', list_of(queue, slot), before) end
+  if first or not before then
+    redis.call('HSET', next_of(queue, slot), slot, run)
+  else
+    redis.call('RPUSH', list_of(queue, slot), run)
+  end
   if redis.call('HEXISTS', HOLDERS, slot) == 0 then redis.call('SADD', free_of(queue), slot) end
+end
+
+-- Take the next run of *queue* and *slot*.
+local function pop(queue, slot)
+  local run = redis.call('HGET', next_of(queue, slot), slot)
+  local behind = redis.call('LPOP', list_of(queue, slot))
+  if behind then
+    redis.call('HSET', next_of(queue, slot), slot, behind)
+  else
+    redis.call('HDEL', next_of(queue, slot), slot)
+  end
+  return run
 end
 
 -- A fetcher has one task of *slot* less: the slot may be free.

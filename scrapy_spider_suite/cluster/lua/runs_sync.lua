@@ -43,7 +43,7 @@ end
 
 -- Make the oldest run of *queue* and *slot* a task.
 local function give(queue, slot)
-  local run = redis.call('LPOP', list_of(queue, slot))
+  local run = pop(queue, slot)
   local id = string.sub(run, 1, 8)
   local started = redis.call('HGET', STARTED, id)
   local progress, failures = '', 0
