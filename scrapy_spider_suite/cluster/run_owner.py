@@ -53,7 +53,8 @@ QUEUE: Final = "bulk"  # of links
 OPEN_MAX: Final = 300.0  # seconds for which a URL waits until a run is cut all the same
 ROWS_MAX: Final = 65_536  # rows of a partition that wait; with more, runs are cut earlier
 _FREE: Final = 64  # slots with runs: with fewer, fetchers may soon have nothing to do
-_SEGMENTS: Final = 8  # segments of waiting rows, at which they are written anew as one
+_SEGMENTS: Final = 8, 32  # of waiting rows: from so many on they are written anew as one, if
+_NEWER: Final = 4  # the rows since then are a quarter of all; and with so many in any case
 _INLINE: Final = 200  # bytes of a piece that lies in the entry itself
 _CYCLE, _CLEAR, _RETRY = 1.0, 5.0, 2.0  # seconds
 _NEW: Final = Ending(None, 0, 0)
@@ -123,6 +124,7 @@ class Partition:
                 if commit > manifest.cut.get(slot, 0):
                     self._keep(slot, ((host, row) for host, rows in hosts for row in rows), now)
         self._fresh: dict[int, WaitingRows] = {}  # that came since the last commit
+        self._newer = self.open  # rows that came since all were written anew
         self._endings: list[tuple[int, Ending]] = []
 
     def _keep(self, slot: int, rows: Iterable[tuple[str, RunRow]], now: float) -> None:
@@ -156,6 +158,7 @@ class Partition:
         item: RunRow = (row, entry.seed_note) if entry.seed_note else row
         self._endings.append((key, _NEW))
         self._keep(slot, [(entry.host, item)], now)
+        self._newer += 1
         self._fresh.setdefault(slot, WaitingRows(now)).add(entry.host, item)
 
     def due(self, now: float, *, hungry: bool) -> list[int]:
@@ -200,8 +203,11 @@ class Partition:
             known = self.table.add(self._endings)
             if (found := self.table.merge()) is not None:
                 merged, known = found[0] - 1, found[1]
-        if len(self.manifest.waiting) >= _SEGMENTS or not self.waiting:
-            self._fresh = self.waiting
+        few, many = _SEGMENTS
+        segments = len(self.manifest.waiting)
+        outgrown = segments >= few and self._newer * _NEWER >= self.open
+        if outgrown or segments >= many or not self.waiting:
+            self._fresh, self._newer = self.waiting, 0
             self.manifest.waiting, self.manifest.cut = [], {}
         waiting = None
         if self._fresh:
@@ -317,10 +323,9 @@ class Owner:
             taken = places.get(number, ())
             for place in taken:
                 self._take(partition, place, now)
-            due = partition.due(now, hungry=hungry)
-            runs = partition.cut(due, room)
-            busy = busy or (bool(due) and not room)
+            runs = partition.cut(partition.due(now, hungry=hungry), room) if room else []
             room -= len(runs)
+            busy = busy or not room
             if taken or runs:
                 drafts.append(Draft(partition, len(taken), runs))
             if len(drafts) == ENTRIES_MAX:
