@@ -479,25 +479,26 @@ class PulseSender:
     async def _post_all(self) -> tuple[bool, bool]:
         parts, id = self._agent.crawl.parts, _IDS[PART_COLUMNS]
         assert parts is not None
-        for queue, (counters, gauges) in self._agent.queue_pulses().items():
-            await self._post(pack_pulse(id, counters, gauges), PART_COLUMNS, queue)
-        pulses = parts.pulses
-        return await self._post(pack_pulse(_IDS[COLUMNS], pulses.counted, pulses.gauges))
+        own = pack_pulse(_IDS[COLUMNS], parts.pulses.counted, parts.pulses.gauges)
+        queues = self._agent.queue_pulses().items()
+        return await self._post(own, {queue: pack_pulse(id, *each) for queue, each in queues})
 
     async def _post(
-        self, pulse: bytes = b"", columns: Columns = COLUMNS, queue: str = "",
-        *, lease: int | None = None,
+        self, pulse: bytes = b"", queues: Mapping[str, bytes] = {}, *, lease: int | None = None,
     ) -> tuple[bool, bool]:  # fmt: skip
-        """Send *pulse*, if there is one, be it of a *queue*; return whether this agent rolls up,
-        for *lease* milliseconds, and whether the pulse waits for that.
+        """Send *pulse*, if there is one, and those of *queues*; return whether this agent rolls up,
+        for *lease* milliseconds, and whether one of them waits for that.
         """
-        process = process_id(self._agent.name, self._agent.incarnation, queue)
+        agent, pulses = self._agent, list[str | bytes]()
+        for queue, packed in {"": pulse, **queues}.items():
+            columns = PART_COLUMNS if queue else COLUMNS
+            pulses += [process_id(agent.name, agent.incarnation, queue), packed, _IDS[columns]]
         names = list[str | bytes]()
         for _ in range(2):
             known, rolls_up, waits = await self._series.run(
-                "pulse", ["pulses", "taken", "rolled", "columns", "roller"], process, self._token,
-                pulse, _IDS[columns], str(_LEASE if lease is None else lease), str(_BYTES_MAX),
-                *names,
+                "pulse", ["pulses", "taken", "rolled", "columns", "roller"], self._token,
+                str(_LEASE if lease is None else lease), str(_BYTES_MAX),
+                str(1 + len(queues)), *pulses, *names,
             )  # fmt: skip
             if known:
                 break
