@@ -406,7 +406,7 @@ class PeersMode(RedisMode):
         file_transport = await self._make_file_transport(crawl.settings, folder / "in")
         context = HandoverContext(
             crawl.frontier, agent.job.store, agent.ownership, lambda: (crawl.now(), time.time()),
-            agent.changed, open_sieve=self._open_sieve,
+            agent.changed, open_sieve=self._open_sieve, cookies=lambda: agent.job.cookies,
         )  # fmt: skip
         self._handover = Handover(
             context, file_transport, folder / "out", give=self.registry.give,

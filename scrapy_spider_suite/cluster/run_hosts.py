@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Final
 
-from scrapy_spider_suite.cluster.handover.dump import COOKIES, DUMPED, HostDump
+from scrapy_spider_suite.cluster.handover.dump import DUMPED, HostDump
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverLabel,
@@ -23,12 +23,9 @@ from scrapy_spider_suite.cluster.handover.handover_file import (
 from scrapy_spider_suite.cluster.handover.load import HostLoad
 from scrapy_spider_suite.crawl.robots import row_key
 from scrapy_spider_suite.errors import HandoverFileError
-from scrapy_spider_suite.store.value_codec import ValueCodec
-from scrapy_spider_suite.urls.hosts import registered_domain
 
 _ANYBODY: Final = "any"  # the receiver: whichever fetcher gets the slot
 _SCHEMES: Final = ("http", "https")
-_values = ValueCodec()
 
 
 class _HostsDump(HostDump):
@@ -39,6 +36,7 @@ class _HostsDump(HostDump):
         self._parks = parks
 
     def _items(self) -> Iterator[Item | bool]:
+        jars = self._jars()
         for host in self.hosts():
             if host is None:
                 yield False
@@ -48,12 +46,11 @@ class _HostsDump(HostDump):
             yield [ItemKind.HOST, host, self._records.current(host).to_bytes()]
             for rows in self._kept(host):
                 yield from ([ItemKind.KEPT, host, *row] for row in rows)
-            jar = COOKIES + _values.dumps((None, registered_domain(host)))
-            keys = [("robots", row_key(f"{scheme}://{host}")) for scheme in _SCHEMES]
-            for name, key in [*keys, ("cookies", jar)]:
-                value = self._store.kv(name).get(key)
+            for key in (row_key(f"{scheme}://{host}") for scheme in _SCHEMES):
+                value = self._store.kv("robots").get(key)
                 if value is not None:
-                    yield [ItemKind.KEPT, host, name, key, value]
+                    yield [ItemKind.KEPT, host, "robots", key, value]
+            yield from self._cookie_items(jars, host)
 
     def _forget_seen(self) -> None:
         """Owners know what was seen: URLs of runs are not looked up here."""

@@ -151,7 +151,8 @@ class Fetcher(ClusterAgent):
         self._list = TaskList(self.queue, self.name, self.incarnation, self._delay)
         self._hosts = SlotHosts(
             HandoverContext(
-                crawl.frontier, job.store, self.ownership, lambda: (crawl.now(), time.time())
+                crawl.frontier, job.store, self.ownership, lambda: (crawl.now(), time.time()),
+                cookies=lambda: job.cookies,
             ),
             job.folder / "hosts", (self.crawl_name, self.name),
         )  # fmt: skip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterator
 from contextlib import suppress
 from functools import partial
 from http.cookiejar import Cookie
@@ -27,8 +27,14 @@ from scrapy_spider_suite.settings.suite import suite_settings
 from scrapy_spider_suite.signals import item_not_exported
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.job_directory import job_kv, job_of
-from scrapy_spider_suite.store.request_codec import RequestCodec, pack_cookies, unpack_cookies
+from scrapy_spider_suite.store.request_codec import (
+    RequestCodec,
+    merge_cookies,
+    pack_cookies,
+    unpack_cookies,
+)
 from scrapy_spider_suite.store.value_codec import ValueCodec
+from scrapy_spider_suite.urls.hosts import registered_domain
 
 logger = logging.getLogger(__name__)
 
@@ -67,6 +73,8 @@ class SavedCookies:
             self._jars = _ScrapyJars(middleware, kv)
         self._jars.restore(time.time())
         self._ticker.start()
+        if (job := job_of(self._crawler)) is not None:
+            job.cookies = self._jars
 
     def spider_closed(self) -> None:
         self._ticker.stop()
@@ -78,18 +86,20 @@ class SavedCookies:
             self._jars.save(SLICE if seconds is None else seconds)
 
 
+_values = ValueCodec()
+
+
 class _JarRows:
     def __init__(self, kv: KV, prefix: bytes) -> None:
         self._kv = kv
         self._prefix = prefix
-        self._values = ValueCodec()
         self._warned = False
 
     def read(self, now: float) -> dict[Any, list[Cookie]]:
         found: dict[Any, list[Cookie]] = {}
         for row, packed in self._kv.items(self._prefix):
             try:
-                key = self._values.loads(row[len(self._prefix) :])
+                key = _values.loads(row[len(self._prefix) :])
                 found[key] = unpack_cookies(packed, now)
             except (CodecError, TypeError) as error:  # a list, for one, is no key
                 logger.error("a cookie jar of the job directory cannot be read: %s", error)
@@ -97,7 +107,7 @@ class _JarRows:
 
     def write(self, key: Hashable, packed: bytes | None) -> None:
         try:
-            row = self._prefix + self._values.dumps(key)
+            row = self._prefix + _values.dumps(key)
         except CodecError as error:
             self.give_up(key, error)
             return
@@ -124,6 +134,30 @@ class _ScrapyJars:
             self._written[key] = 0
             for cookie in cookies:
                 self._jars[key].set_cookie(cookie)
+
+    def keys(self) -> Iterator[bytes]:
+        found = {
+            (key, registered_domain(cookie.domain.removeprefix(".")))
+            for key, jar in self._jars.items() for cookie in jar
+        }  # fmt: skip
+        for pair in found:
+            with suppress(CodecError):  # it is not kept over a restart either
+                yield _values.dumps(pair)
+
+    def row(self, key: bytes) -> bytes | None:
+        jar, domain = _values.loads(key)
+        found = [
+            cookie for cookie in self._jars.get(jar, ())
+            if registered_domain(cookie.domain.removeprefix(".")) == domain
+        ]  # fmt: skip
+        with suppress(CodecError):
+            return pack_cookies(found) if found else None
+        return None
+
+    def take(self, key: bytes, packed: bytes) -> None:
+        jar = self._jars[_values.loads(key)[0]]
+        for cookie in unpack_cookies(packed, time.time()):
+            jar.set_cookie(cookie)
 
     def save(self, seconds: float) -> None:
         end = time.monotonic() + seconds
@@ -164,6 +198,19 @@ class _HostJars:
         for key, cookies in self._rows.read(now).items():
             self._changed.add(key)
             self._middleware.restore(key, cookies)
+
+    def keys(self) -> Iterator[bytes]:
+        for key in self._middleware.rows:
+            with suppress(CodecError):
+                yield _values.dumps(key)
+
+    def row(self, key: bytes) -> bytes | None:
+        return self._middleware.row(_values.loads(key))
+
+    def take(self, key: bytes, packed: bytes) -> None:
+        pair = _values.loads(key)
+        merged = merge_cookies(self._middleware.row(pair), packed)
+        self._middleware.restore(pair, unpack_cookies(merged, time.time()))
 
     def save(self, seconds: float) -> None:
         end = time.monotonic() + seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from scrapy_spider_suite.frontier.entries import Entry
@@ -24,6 +24,20 @@ class KV(Protocol):
 
         They are the pairs of the moment of the call: the caller may put and delete meanwhile.
         """
+
+
+class CookieJars(Protocol):
+    """The cookies of a running crawl, whose rows in the store are written late.
+
+    A key is a packed pair: the ``cookiejar`` of requests, and the registered domain.
+    """
+
+    def keys(self) -> Iterable[bytes]: ...
+
+    def row(self, key: bytes) -> bytes | None: ...
+
+    def take(self, key: bytes, packed: bytes) -> None:
+        """Add the cookies of another agent, which win: that agent met the host last."""
 
 
 class MemoryKV:

@@ -32,6 +32,7 @@ from scrapy_spider_suite.runtime import files
 from scrapy_spider_suite.settings.declarations import SettingKind
 from scrapy_spider_suite.settings.project import uses_job
 from scrapy_spider_suite.settings.suite import SuiteSettings, suite_settings
+from scrapy_spider_suite.store.interface import CookieJars
 from scrapy_spider_suite.store.job_reader import is_fresh
 from scrapy_spider_suite.store.rocks_store import STORE_FOLDER, FamilyKV, RocksStore, open_seen
 from scrapy_spider_suite.store.rows import FORMAT
@@ -162,6 +163,8 @@ _WAY_OUT = "; look at it with `scrapy frontier check`, or begin anew with anothe
 
 class Job:
     """A job directory in use by this process. Raises the `JobError`s on opening."""
+
+    cookies: CookieJars | None = None  # while a crawl with cookies runs
 
     def __init__(self, path: Path, settings: SuiteSettings, spider: str) -> None:
         self.path = path

@@ -303,6 +303,16 @@ def unpack_cookies(data: bytes, now: float) -> list[Cookie]:
         raise CodecError(f"stored cookies are damaged: {error!r}") from error
 
 
+def merge_cookies(mine: bytes | None, theirs: bytes) -> bytes:
+    """Both packed jars as one, in which a cookie of *theirs* wins. Raises CodecError."""
+    met = {
+        (cookie.domain, cookie.path, cookie.name): cookie
+        for packed in (mine, theirs) if packed is not None
+        for cookie in unpack_cookies(packed, 0.0)
+    }  # fmt: skip
+    return pack_cookies(met.values())
+
+
 def without_host(cookies: Iterable[Cookie], host: str) -> list[Cookie]:
     """Those of *cookies* that *host* did not set for itself."""
     return [cookie for cookie in cookies if cookie.domain.removeprefix(".") != host]

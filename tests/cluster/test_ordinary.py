@@ -13,7 +13,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from support.chaos import CRAWL, name_of
+from support.chaos import CRAWL, drain, name_of
 from support.crawls import web_settings
 from support.fleet import ITEMS, Fleet
 from support.redis_servers import RedisServer
@@ -93,7 +93,7 @@ class Town(Site):
 
 
 @contextmanager
-def two_agents(town: Town, folder: Path, transport: str) -> Iterator[Fleet]:
+def two_agents(town: Town, folder: Path, transport: str, **own: Any) -> Iterator[SimpleNamespace]:
     """They know of each other before anything is answered."""
     with RedisServer(folder / "redis", tcp=True) as redis:
         if transport == "shared-queue":
@@ -102,8 +102,8 @@ def two_agents(town: Town, folder: Path, transport: str) -> Iterator[Fleet]:
         settings = web_settings(
             9, SUITE_CLUSTER=transport, SUITE_RUNS_DIR=str(folder / "runs"),
             SUITE_REDIS_URL=redis.url, SUITE_CRAWL_NAME=CRAWL,
-            SUITE_AGENT_ADDRESS="127.0.0.1", SUITE_HOST_DELAY=0.1, SUITE_IP_DELAY=0,
-            SUITE_IP_CONCURRENCY=0, ROBOTSTXT_OBEY=False,
+            SUITE_AGENT_ADDRESS="127.0.0.1", SUITE_IP_DELAY=0, SUITE_IP_CONCURRENCY=0,
+            ROBOTSTXT_OBEY=False, **{"SUITE_HOST_DELAY": 0.1, **own},
         )  # fmt: skip
         given = {"gate": f"{town.gate}/login", "sites": " ".join(f"{s}/" for s in town.sites)}
         with Fleet(folder, lambda name: settings, given, "support.login_spider.Members") as fleet:
@@ -111,7 +111,19 @@ def two_agents(town: Town, folder: Path, transport: str) -> Iterator[Fleet]:
             met = f"agents that share the crawl: {', '.join(NAMES)}"
             until(lambda: all(met in agent.log for agent in agents), 60)
             town.opened.set()
-            yield fleet
+            yield SimpleNamespace(fleet=fleet, redis=redis)
+
+
+def noted(folder: Path) -> list[dict[str, Any]]:
+    """The items."""
+    path = folder / ITEMS
+    text = path.read_text() if path.exists() else ""
+    return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
+
+def greeted(folder: Path) -> list[tuple[str, str]]:
+    """Who fetched pages for members, and what these said."""
+    return [(each["agent"], each["greeting"]) for each in noted(folder) if "greeting" in each]
 
 
 @pytest.mark.slow
@@ -121,13 +133,13 @@ def test_two_agents_crawl_as_one_does(transport: str, tmp_path: Path) -> None:
     """Each page is fetched once, also those that `start()` of both asks for, and its callback
     called with its arguments by whoever has the host, who has the session of the login."""
     town = Town()
-    with running(town), two_agents(town, tmp_path, transport) as fleet:
-        assert fleet.wait(120)
-    assert fleet.wrong == []
+    with running(town), two_agents(town, tmp_path, transport) as ground:
+        assert ground.fleet.wait(120)
+    assert ground.fleet.wrong == []
     wanted = town.wanted()
     assert Counter(town.urls()) == Counter(wanted.keys())
 
-    items = [json.loads(line) for line in (tmp_path / ITEMS).read_text().splitlines()]
+    items = noted(tmp_path)
     assert len(items) == len(wanted)
     ways = set[tuple[str, str]]()
     for item in items:
@@ -137,6 +149,26 @@ def test_two_agents_crawl_as_one_does(transport: str, tmp_path: Path) -> None:
             ways.add((by, agent))
             assert agent == town.owner(url) or transport == "shared-queue"
     assert ways >= set(permutations(NAMES))
+
+
+@pytest.mark.slow
+@pytest.mark.long
+@pytest.mark.parametrize("profile", ["spider", "broad"])
+@pytest.mark.parametrize("transport", ["peers", "shared-queue"])
+def test_a_session_goes_with_its_host(transport: str, profile: str, tmp_path: Path) -> None:
+    """Also if the agent that has logged in leaves right after that."""
+    town = Town()
+    slowly = {"SUITE_PROFILE": profile, "SUITE_HOST_DELAY": 2}
+    with running(town), two_agents(town, tmp_path, transport, **slowly) as ground:
+        fleet = ground.fleet
+        until(lambda: greeted(tmp_path), 60)
+        [(first, _)] = greeted(tmp_path)
+        drain(ground, first)
+        assert fleet.wait(120)
+    assert fleet.wrong == []
+    assert {greeting for _, greeting in greeted(tmp_path)} == {"hello anna"}
+    assert {agent for agent, _ in greeted(tmp_path)} == set(NAMES)
+    assert len(greeted(tmp_path)) == SITES
 
 
 @pytest.mark.parametrize("ledger", [None, "redis://10.0.0.1"])

@@ -42,7 +42,7 @@ from scrapy_spider_suite.frontier.revisit_rules import Validators
 from scrapy_spider_suite.seen import fingerprints
 from scrapy_spider_suite.seen.fingerprints import Rows
 from scrapy_spider_suite.seen.sieve import Sieve
-from scrapy_spider_suite.store.request_codec import pack_cookies, unpack_cookies
+from scrapy_spider_suite.store.request_codec import merge_cookies
 from scrapy_spider_suite.store.revisit_plans import UNPACKED, RevisitPlan
 from scrapy_spider_suite.store.rows import PENDING, HostRecord, UrlState, pack_row
 from scrapy_spider_suite.store.seen_index import DONE_200, SieveIndex
@@ -151,13 +151,7 @@ def _robots(mine: bytes | None, theirs: bytes) -> bytes | None:
 
 
 def _cookies(mine: bytes | None, theirs: bytes) -> bytes | None:
-    """Merge both jars; the other agent's cookie wins, since it met the host last."""
-    met = {
-        (cookie.domain, cookie.path, cookie.name): cookie
-        for packed in (mine, theirs) if packed is not None
-        for cookie in unpack_cookies(packed, 0.0)
-    }  # fmt: skip
-    packed = pack_cookies(met.values())
+    packed = merge_cookies(mine, theirs)
     return packed if packed != mine else None
 
 
@@ -263,10 +257,7 @@ class HostDump:
                 yield False
                 continue
             yield from self._host_items(host)
-            for jar in jars.pop(registered_domain(host), ()):
-                value = self._store.kv("cookies").get(jar)
-                if value is not None:
-                    yield [ItemKind.KEPT, host, "cookies", jar, value]
+            yield from self._cookie_items(jars, host)
         if self._store.sieve is not None:
             yield from self._fingerprints(self._store.sieve)
         yield from self._robots()
@@ -276,10 +267,21 @@ class HostDump:
                 yield [ItemKind.CLOCK, key, address.next_fetch - now + wall]
 
     def _jars(self) -> dict[str, list[bytes]]:
-        jars: dict[str, list[bytes]] = {}
-        for key, _ in self._store.kv("cookies").items(COOKIES):
-            jars.setdefault(cookie_domain(key[len(COOKIES) :]), []).append(key)
+        """Keys of jars by their domain."""
+        jars, running = dict[str, list[bytes]](), self._context.cookies()
+        rows = self._store.kv("cookies").items(COOKIES)
+        keys = (key[len(COOKIES) :] for key, _ in rows) if running is None else running.keys()
+        for key in keys:
+            jars.setdefault(cookie_domain(key), []).append(key)
         return jars
+
+    def _cookie_items(self, jars: dict[str, list[bytes]], host: str) -> Iterator[Item]:
+        """The rows of *jars* of the domain of *host*, once."""
+        running, kv = self._context.cookies(), self._store.kv("cookies")
+        for key in jars.pop(registered_domain(host), ()):
+            value = kv.get(COOKIES + key) if running is None else running.row(key)
+            if value is not None:
+                yield [ItemKind.KEPT, host, "cookies", COOKIES + key, value]
 
     def hosts(self) -> Iterator[str | None]:
         """Yield the hosts of the units; None between portions."""

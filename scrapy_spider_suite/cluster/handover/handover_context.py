@@ -22,6 +22,7 @@ from scrapy_spider_suite.frontier.outcomes import Event, State
 from scrapy_spider_suite.runtime.event_loop import TimeSlices
 from scrapy_spider_suite.runtime.tasks import WarnOnce
 from scrapy_spider_suite.seen.sieve import Flush
+from scrapy_spider_suite.store.interface import CookieJars
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import UrlState
 from scrapy_spider_suite.store.seen_index import SieveIndex
@@ -42,13 +43,15 @@ _AT_ONCE: Final = 0.004  # seconds for which a step itself waits for a thread
 class HandoverContext:
     """Parts of *frontier*, its *store*, owners and holders of units, for hand-overs.
 
-    *changed* is called when other units are held back; *open_sieve* gives the store a sieve.
+    *changed* is called when other units are held back; *open_sieve* gives the store a sieve;
+    *cookies* gives the jars of the crawl that runs.
     """
 
     def __init__(
         self, frontier: Frontier, store: RocksStore, ownership: Ownership, clock: Clock,
         changed: Callable[[], None] = lambda: None, *,
         open_sieve: Callable[[], None] | None = None,
+        cookies: Callable[[], CookieJars | None] = lambda: None,
     ) -> None:  # fmt: skip
         self.store, self.ownership, self.clock = store, ownership, clock
         self.kv = store.kv(MAPPING)
@@ -58,7 +61,7 @@ class HandoverContext:
         self.foreign, self.plans = frontier.leases.foreign, frontier.commit.planner.revisits
         self.trap_stats, self.edits = frontier.traps.stats, UrlEdits(frontier, store)
         self.flush, self.sift = frontier.flush, frontier.admission.sift
-        self.open_sieve = open_sieve
+        self.open_sieve, self.cookies = open_sieve, cookies
         self.foreign_units = ForeignUnits(ownership)
         self.crawl_id = ""  # set before the first hand-over
         self.portions = 0  # steps done, except waits

@@ -21,6 +21,7 @@ import numpy as np
 import xxhash
 
 from scrapy_spider_suite.cluster.handover.dump import (
+    COOKIES,
     PIECE,
     PLAN,
     REQUEST_KEY,
@@ -421,6 +422,8 @@ class HostLoad:
             if context.trap_stats.get(host) is None:
                 context.trap_stats.change(host, unpack(host, value))
                 context.trap_stats.save()
+        elif name == "cookies" and (running := context.cookies()) is not None:
+            running.take(key[len(COOKIES) :], value)
         else:
             kv, part = self._store.kv(name), kind_of_row(name, key, host)
             kept = None if part is None else part.merge(kv.get(key), value)
