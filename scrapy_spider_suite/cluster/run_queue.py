@@ -22,6 +22,7 @@ ENTRIES_MAX: Final = 16  # of one kind in a call: so no script takes a milliseco
 NAMES_MAX: Final = 64  # fetchers among which the least busy one is looked for
 LITTER_AGE: Final = 60.0  # seconds: a restarted Redis has forgotten less
 INPUTS_MAX: Final = 64  # places of links that wait for the owner of a partition
+POSTED_MAX: Final = 64  # places of links in a call
 QUEUES_MAX: Final = 8
 TAKEN_MAX: Final = 4  # places that an owner takes at a time
 URLS_MAX: Final = 1_000
@@ -280,8 +281,9 @@ class RunQueue:
     # Owners
 
     async def post(self, source: str, number: int, places: Sequence[tuple[int, bytes]]) -> bool:
-        """Leave *places* of links for the owners of partitions, `ENTRIES_MAX` at most.
+        """Leave *places* of links for the owners of partitions, `POSTED_MAX` at most.
 
+        All places of a blob belong into one call: a blob that nothing uses any more is removed.
         *number* as in `enqueue`. False: too much waits there; nothing was done.
         """
         [code] = await self._run("post", {

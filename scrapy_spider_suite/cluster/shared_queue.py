@@ -300,11 +300,8 @@ class Fetcher(ClusterAgent):
         """Say again what Redis may have forgotten: it was restarted, or has lost data."""
         if self._era:
             for said in list(self._recent):
-                for at in range(0, len(said.posts), ENTRIES_MAX):
-                    self._post += 1
-                    await self.queue.post(
-                        self._source, self._post, said.posts[at : at + ENTRIES_MAX]
-                    )
+                if said.posts and await self._has_blob(said.posts[0][1]):
+                    await self._post_links(said.posts)
                 if said.done:
                     await self._list.sync(FetcherReport(done=said.done))
             await self._restore()
@@ -320,6 +317,21 @@ class Fetcher(ClusterAgent):
                 await self._hosts.forget(slot)
             self.held.changed |= dict.fromkeys(self.held.runs)
         self._era = era
+
+    async def _post_links(self, places: Sequence[tuple[int, bytes]]) -> None:
+        if not await self.queue.post(self._source, self._post + 1, places):
+            raise BlobError("owners are behind: too many links wait for them")
+        self._post += 1
+
+    async def _has_blob(self, place: bytes) -> bool:
+        """False: its links have been taken, and nobody has used it for long."""
+        try:
+            await asyncio.to_thread(self._blobs.read, Place.from_bytes(place))
+        except BlobError as error:
+            if not error.missing:
+                raise
+            return False
+        return True
 
     def _note_said(self, said: Said) -> None:
         self._recent.append(said)
@@ -501,12 +513,9 @@ class Fetcher(ClusterAgent):
                 for number, place in zip(self._checkpoint.links, places, strict=True)
             ]
             self._note_said(Said(time.monotonic(), posts=tuple(self._posts)))
-        while self._posts:
-            some = self._posts[:ENTRIES_MAX]
-            if not await self.queue.post(self._source, self._post + 1, some):
-                raise BlobError("owners are behind: too many links wait for them")
-            self._post += 1
-            del self._posts[: len(some)]
+        if self._posts:
+            await self._post_links(self._posts)
+            self._posts = []
         parts = self.crawl.parts
         for sink in () if parts is None else parts.sinks:
             if isinstance(sink, PagePacks):

@@ -139,10 +139,9 @@ class Fetcher:
         links = checkpoint.links
         places = self.world.blobs.write([pack_links(n, each) for n, each in links.items()])
         pairs = [(n, place.to_bytes()) for n, place in zip(links, places, strict=True)]
-        for at in range(0, len(pairs), 16):
+        if pairs:
             self.posts += 1
-            source = f"{self.name}:{self.incarnation}"
-            await self.queue.post(source, self.posts, pairs[at : at + 16])
+            await self.queue.post(f"{self.name}:{self.incarnation}", self.posts, pairs)
             if self.world.dice.random() < 0.02:
                 return False
         self.held.settle(checkpoint)

@@ -13,7 +13,9 @@ from scrapy_spider_suite.cluster import run_queue
 from scrapy_spider_suite.cluster.membership import AgentLease
 from scrapy_spider_suite.cluster.registry import AgentRegistry
 from scrapy_spider_suite.cluster.run_queue import (
+    INPUTS_MAX,
     LITTER_AGE,
+    POSTED_MAX,
     FailedRun,
     FetcherReport,
     PartitionCommit,
@@ -345,6 +347,22 @@ def test_all_tasks_of_a_dead_fetcher_go_back(in_town: InTown) -> None:
         town.wait(GRACE + DELAY + 1)
         moved = [await queue.sweep() for _ in range(len(runs) // 16 + 2)]
         assert sum(moved) == len(runs)
+
+    in_town(test)
+
+
+def test_links_are_posted_for_all_owners_or_for_none(in_town: InTown) -> None:
+    """Else the blob of a call would be removed while some of its places wait."""
+
+    async def test(town: Town) -> None:
+        queue = await opened(town)
+        places = [(partition, b"%08d" % partition + bytes(12)) for partition in range(POSTED_MAX)]
+        assert await queue.post("a", 1, places)
+        for number in range(1, INPUTS_MAX):
+            assert await queue.post("b", number, places[:1])
+        assert not await queue.post("a", 2, places)
+        assert (await queue.counts()).inputs == POSTED_MAX + INPUTS_MAX - 1
+        assert await queue.post("a", 2, places[1:])
 
     in_town(test)
 
