@@ -78,6 +78,9 @@ _ENDS: Final = re.compile(rb"[\0.;:!?|]+")
 _SPACE: Final = b" \t\r\n\f"
 _DROPPED: Final = b"0123456789" + _SPACE
 _UNSAID: Final = (b"<script", b"<style")
+_SCRIPT: Final = re.compile(rb"<s(?:cript|tyle)")
+_START: Final = 64  # letters
+_WINDOWS: Final = 1_024, 8_192  # bytes in which they are looked for
 _LITTLE: Final = 32
 """Bytes of text below which there is nothing to go by: only equal pages say the same then."""
 NEWS: Final = 64
@@ -102,6 +105,23 @@ def content_hash(body: bytes, host: str, *, numbers: bool = False) -> int:
     for shown in _shown(body):
         digest.update(b"\0" + shown)
     return digest.intdigest()
+
+
+def content_start(body: bytes, host: str) -> int:
+    """A number for the first `_START` letters of a page's text, 0 if they cannot be had quickly.
+
+    Pages with another number have another `content_hash`.
+    """
+    for size in _WINDOWS:
+        window = _plain(body[:size], host).translate(None, _DROPPED)
+        if _SCRIPT.search(window):
+            return 0
+        if len(body) > size:
+            window = window[: window.rfind(b"<")]  # the rest may be cut off
+        text = b"".join(_TEXT.findall(window))
+        if len(text) >= _START:
+            return xxhash.xxh3_64_intdigest(text[:_START])
+    return 0
 
 
 def content_pieces(body: bytes, host: str) -> dict[int, int]:

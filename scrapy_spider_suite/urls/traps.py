@@ -266,14 +266,16 @@ class QuickTest:
         ahead = rf"2(?<=[/=]2)(?:{decade[1]}[{decade[2]}-9]|[1-9][0-9])[0-9](?![0-9])"
         self._ahead = re.compile(ahead).search
 
-    def passes(self, text: str) -> bool:
-        """Whether nothing is found in any of the URLs in *text*, which are separated by spaces."""
-        if len(text) > self._longest and max(map(len, text.split(" "))) > self._longest:
+    def passes(self, urls: list[str]) -> bool:
+        """Whether nothing is found in any of *urls*."""
+        if not urls:
+            return True
+        if max(map(len, urls)) > self._longest or max(map(_slashes_of, urls)) > self._slashes:
             return False
-        slashes = self._slashes
-        if text.count("/") > slashes and max(map(_slashes_of, text.split(" "))) > slashes:
-            return False
-        return not (self._dates and ("/2" in text or "=2" in text) and self._ahead(text))
+        if not self._dates:
+            return True
+        text = " ".join(urls)
+        return not (("/2" in text or "=2" in text) and self._ahead(text))
 
 
 def trap_of_url(url: str, limits: TrapLimits, year: int) -> Trap | None:

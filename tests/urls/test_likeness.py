@@ -5,8 +5,16 @@ from __future__ import annotations
 import time
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from scrapy_spider_suite.urls.page_digests import NEWS, RecentNumbers, content_hash, content_pieces
+from scrapy_spider_suite.urls.page_digests import (
+    NEWS,
+    RecentNumbers,
+    content_hash,
+    content_pieces,
+    content_start,
+)
 
 HOST = "h.example"
 TEXT = "There are no events on this day, but there may be some on another one."
@@ -49,6 +57,36 @@ def test_the_same(other: bytes) -> None:
 def test_something_else(other: bytes) -> None:
     """Words count, and what is shown."""
     assert content_hash(other, HOST) != content_hash(page(), HOST)
+
+
+@settings(max_examples=200, deadline=None)
+@given(
+    st.lists(
+        st.sampled_from([
+            "a", "word ", "9", "\n", HOST, "<b>", "<p class='x>'>", "<script>let x</script>", TEXT,
+            "x" * 400, "<img src=/1.png>", "<scr",
+        ]),
+        max_size=60,
+    ),
+    st.lists(st.integers(0, 60), max_size=4),
+)  # fmt: skip
+def test_what_begins_otherwise_is_not_the_same(parts: list[str], places: list[int]) -> None:
+    """Whatever mark-up, numbers and white space a page has more than another one."""
+    more = list(parts)
+    for at in places:
+        more[at:at] = ["<b id=7>", "\n 7"]
+    one, two = (b"<body>" + "".join(each).encode() for each in (parts, more))
+    starts = {content_start(one, HOST), content_start(two, HOST)} - {0}
+    assert len(starts) < 2 or content_hash(one, HOST) != content_hash(two, HOST)
+
+
+def test_a_start_is_had_of_most_pages() -> None:
+    """Unless it says little, or scripts come first."""
+    start = content_start(page(TEXT * 2), HOST)
+    assert start == content_start(page(f"{TEXT}\n 7 {TEXT}", more="<b>" * 5_000), HOST) != 0
+    assert start == content_start(page(f"{TEXT * 2} Or not."), HOST)
+    assert start != content_start(page(f"No. {TEXT * 2}"), HOST) != 0
+    assert content_start(page("few"), HOST) == content_start(page(head="<style>"), HOST) == 0
 
 
 def test_numbers_count_where_they_are_asked_for() -> None:

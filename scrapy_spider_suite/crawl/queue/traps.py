@@ -26,7 +26,13 @@ from scrapy_spider_suite.store.rows import HostRecord
 from scrapy_spider_suite.urls import traps as url_traps
 from scrapy_spider_suite.urls.hosts import registered_domain
 from scrapy_spider_suite.urls.normalize import host_of, normalize
-from scrapy_spider_suite.urls.page_digests import NEWS, RecentNumbers, content_hash, content_pieces
+from scrapy_spider_suite.urls.page_digests import (
+    NEWS,
+    RecentNumbers,
+    content_hash,
+    content_pieces,
+    content_start,
+)
 from scrapy_spider_suite.urls.traps import HostTrapStats, Session, Trap, TrapLimits, TrapRefusal
 
 logger = logging.getLogger(__name__)
@@ -328,16 +334,15 @@ class Traps:
         if limits is not self._limits or year != self._year:
             self._limits, self._year = limits, year
             self._quick = url_traps.QuickTest(limits, year)
-        text = " ".join(urls)
         suspects = self._closed_hosts(urls)
-        unordered = limits.permuted and "&" in text
-        if not (suspects or unordered) and self._quick.passes(text):
+        unordered = limits.permuted and "&" in "".join(urls)
+        if not (suspects or unordered) and self._quick.passes(urls):
             return urls
-        kept, is_harmless = [], self._quick.passes
+        kept = []
         for url in urls:
             host = host_of(url)
             doubtful = host in suspects or (unordered and "&" in url)
-            if not doubtful and is_harmless(url):
+            if not doubtful and self._quick.passes([url]):
                 kept.append(url)
                 continue
             refusal = self.refuses(url, host, year)
@@ -349,7 +354,11 @@ class Traps:
 
     def _closed_hosts(self, urls: list[str]) -> set[str]:
         """Of the hosts of *urls*, those where something is closed."""
-        hosts = {url.split("/", 3)[2] for url in urls}  # most links lead to their own host
+        hosts, origin = set(), " "
+        for url in urls:
+            if not url.startswith(origin):  # most links lead to their own host
+                origin = url[: url.index("/", 8) + 1]
+                hosts.add(origin.split("/", 3)[2])
         if ":" in " ".join(hosts):
             hosts = {_AUTHORITY_PORT.sub("", each) for each in hosts}
         found = self.stats.closed(hosts)
@@ -495,7 +504,7 @@ class Traps:
         if limits.sessions and (session := url_traps.session_of(url)) is not None:
             self._saw_session(url, host, body, session)
         number = None
-        if limits.same and (repeats or self._is_compared(url, host, pages)):
+        if limits.same and (repeats or self._is_compared(url, host, body, pages)):
             number = content_hash(body, host)
             if number:
                 same = self._recent.meets(host, number) or repeats
@@ -519,14 +528,19 @@ class Traps:
             same = self._recent.meets(f".{domain}", number)
             self._duplicate_domains.count_first_page(domain, self._policy.traps.hosts, same=same)
 
-    def _is_compared(self, url: str, host: str, pages: int) -> bool:
-        # A comparison costs more than the links. The first few pages are never compared. Later,
-        # where nothing was ever the same, one in four is.
-        if pages < _CALM:
-            return pages >= self._policy.traps.same // 3
+    def _is_compared(self, url: str, host: str, body: bytes, pages: int) -> bool:
+        # A comparison costs as much as the links. The first few pages are never compared. Later,
+        # where nothing was ever the same, one in four is. And most pages begin with other letters.
         stats = self.stats.get(host)
-        known = stats is not None and stats.suspects(url)
-        return known or xxhash.xxh3_64_intdigest(url.encode()) % _ONE_IN == 0
+        if pages < _CALM:
+            compared = pages >= self._policy.traps.same // 3
+        else:
+            known = stats is not None and stats.suspects(url)
+            compared = known or xxhash.xxh3_64_intdigest(url.encode()) % _ONE_IN == 0
+        if not compared or stats is not None:
+            return compared
+        start = content_start(body, host)
+        return not start or self._recent.meets(f"{host}^", start)
 
     def _saw_query(self, url: str, host: str, body: bytes, links: Collection[str]) -> None:
         path, parameters = url_traps.split_query(url)
