@@ -64,17 +64,17 @@ class SavedCookies:
 
     def spider_opened(self) -> None:
         middleware = self._crawler.get_downloader_middleware(CookiesMiddleware)
-        kv = job_kv(self._crawler, "cookies")
-        if middleware is None or kv is None:
+        job = job_of(self._crawler)
+        if middleware is None or job is None:
             return
+        kv = job.store.kv("cookies")
         if isinstance(middleware, HostCookiesMiddleware):
             self._jars = _HostJars(middleware, kv)
         else:
             self._jars = _ScrapyJars(middleware, kv)
+        job.cookies = self._jars
         self._jars.restore(time.time())
         self._ticker.start()
-        if (job := job_of(self._crawler)) is not None:
-            job.cookies = self._jars
 
     def spider_closed(self) -> None:
         self._ticker.stop()

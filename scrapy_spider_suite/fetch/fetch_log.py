@@ -89,10 +89,13 @@ def format_line(
             url, via = url[:URL_MAX], via[:URL_MAX]
             if CUT not in remarks:
                 remarks = (CUT, *remarks)
+    numbers = [0 if status is None else status, size, ms, 0 if depth is None else depth]
+    if min(numbers) < 0 or max(numbers) > _COUNT_MAX:
+        numbers = [max(0, min(number, _COUNT_MAX)) for number in numbers]
+    n_status, size, ms, n_depth = numbers
     line = (
-        f"{format_time(when)} {_UNKNOWN if status is None else max(0, min(status, _COUNT_MAX))} "
-        f"{max(0, min(size, _COUNT_MAX))} {max(0, min(ms, _COUNT_MAX))} {url or _UNKNOWN} "
-        f"{via or _UNKNOWN} {_UNKNOWN if depth is None else max(0, min(depth, _COUNT_MAX))} "
+        f"{format_time(when)} {_UNKNOWN if status is None else n_status} {size} {ms} "
+        f"{url or _UNKNOWN} {via or _UNKNOWN} {_UNKNOWN if depth is None else n_depth} "
         f"{media_type or _UNKNOWN} {digest or _UNKNOWN} {address or _UNKNOWN} {reason or _UNKNOWN}"
     )
     if remarks:

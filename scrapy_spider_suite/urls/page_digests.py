@@ -80,7 +80,7 @@ _DROPPED: Final = b"0123456789" + _SPACE
 _UNSAID: Final = (b"<script", b"<style")
 _SCRIPT: Final = re.compile(rb"<s(?:cript|tyle)")
 _START: Final = 64  # letters
-_WINDOWS: Final = 1_024, 8_192  # bytes in which they are looked for
+_WINDOWS: Final = 512, 8_192  # bytes in which they are looked for
 _LITTLE: Final = 32
 """Bytes of text below which there is nothing to go by: only equal pages say the same then."""
 NEWS: Final = 64

@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 from unittest.mock import patch
 
@@ -55,6 +56,8 @@ def run(
     period: float = 60,
 ) -> None:
     """Open a spider, *use* the middleware, close it."""
+    store = SimpleNamespace(kv=lambda name: kv)
+    job = None if kv is None else SimpleNamespace(store=store, cookies=None)
 
     async def crawl() -> None:
         crawler = cast(Crawler, StubCrawler(middleware))
@@ -66,7 +69,7 @@ def run(
         maintenance.spider_closed()
 
     with (
-        patch.object(module, "job_kv", lambda crawler, name: kv),
+        patch.object(module, "job_of", lambda crawler: job),
         patch.object(module, "COOKIES_PERIOD", period),
     ):
         in_a_loop(crawl())
@@ -243,7 +246,7 @@ def test_nothing_to_keep() -> None:
 
 def test_from_crawler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """It needs cookies and a job directory, and asks the job only when the spider opens."""
-    monkeypatch.setattr(module, "job_kv", lambda crawler, name: pytest.fail(name))
+    monkeypatch.setattr(module, "job_of", lambda crawler: pytest.fail("it asks the job"))
     for settings in ({}, {"JOBDIR": str(tmp_path), "COOKIES_ENABLED": False}):
         crawler = get_crawler(settings_dict=settings)
         crawler.crawling = True

@@ -354,11 +354,11 @@ class Traps:
 
     def _closed_hosts(self, urls: list[str]) -> set[str]:
         """Of the hosts of *urls*, those where something is closed."""
-        hosts, origin = set(), " "
-        for url in urls:
-            if not url.startswith(origin):  # most links lead to their own host
-                origin = url[: url.index("/", 8) + 1]
-                hosts.add(origin.split("/", 3)[2])
+        if not urls:
+            return set()
+        origin = urls[0][: urls[0].index("/", 8) + 1]
+        others = [url for url in urls if not url.startswith(origin)]  # most lead to their own host
+        hosts = {url.split("/", 3)[2] for url in [origin, *others]}
         if ":" in " ".join(hosts):
             hosts = {_AUTHORITY_PORT.sub("", each) for each in hosts}
         found = self.stats.closed(hosts)
