@@ -1,9 +1,9 @@
 """The queue of runs in a real Redis: memory, cost of an operation, fairness.
 
-    python -m benchmarks runs                    # both parts: three quarters of an hour
+    python -m benchmarks runs                    # all parts: an hour
     python -m benchmarks runs --part runs --runs 1000000
     python -m benchmarks runs --part blobs --urls 1000000
-    python -m benchmarks runs --part speed       # five minutes
+    python -m benchmarks runs --part speed       # 20 minutes
 
 Runs: 12 million (12 billion URLs), without blobs, are enqueued and drained by calls of 16, in three
 queues with the weights 5, 3 and 1, over all slots. Of each tenth of the way: bytes of Redis for a
@@ -15,9 +15,10 @@ links to an owner, which tests them and builds runs in a folder. Of each tenth o
 Redis for a URL, all keys counted, and of the folder, and microseconds of the owner for a URL. And
 the bytes that scrapy-redis needs for a URL, in its queue and its set of seen URLs.
 
-Speed: two hosts of ten runs each, and two fetchers. The time that the best schedule of the same
-fetches would take, over the time that they took, by the server's log: 97 % at least, and no request
-before its time. And what a page costs: calls of Redis, and commands in its scripts.
+Speed: 24 hosts of ten runs each, with a delay of 0.1 s, and two fetchers. The time that the best
+schedule of the same fetches would take, over the time that they took, by the server's log: 97 % at
+least, and no request before its time. And what a page costs at 100 pages a second and fetcher:
+calls of Redis, one in ten pages at most, and commands in its scripts.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
+from itertools import chain, groupby, zip_longest
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Final
@@ -59,6 +61,7 @@ from scrapy_spider_suite.cluster.run_queue import (
 )
 from scrapy_spider_suite.frontier.entries import UNITS, state_key
 from scrapy_spider_suite.store.seen_transfer import LinkOrigin, url_of
+from scrapy_spider_suite.urls.normalize import host_of
 
 WEIGHTS: Final = {"bulk": 5.0, "fresh": 3.0, "one-off": 1.0}
 _PLACE: Final = bytes(20)  # of a blob, with an offset and a length
@@ -67,6 +70,9 @@ _FAIR: Final = 0.02
 PARTS: Final = ("runs", "blobs", "speed")
 _MEAN: Final = 11  # URLs of a host
 _PACE: Final = 0.97
+_HOSTS: Final = 24  # that are fetched at a constant speed
+_DELAY: Final = 0.1  # seconds
+_CALLS: Final = 0.1  # of Redis, a page
 _TRIPS: Final = ("evalsha", "eval")
 _PORTION: Final = 20_000  # links that come at a time
 
@@ -223,8 +229,7 @@ async def grow(url: str, folder: Path, count: int, report: Report) -> None:
             rows = box.take()
             places = blobs.write([pack_links(n, Links(rows[n], [])) for n in rows])
             pairs = [(n, place.to_bytes()) for n, place in zip(rows, places, strict=True)]
-            for part, at in enumerate(range(0, len(pairs), ENTRIES_MAX)):
-                await queue.post(f"fetcher {part}", number, pairs[at : at + ENTRIES_MAX])
+            await queue.post("fetcher", number, pairs)
             posted += len(keys)
             # The runs are not drained: fetchers would have taken them.
             spent += await _work(owner)
@@ -280,15 +285,15 @@ def compare_with_scrapy_redis(url: str, report: Report) -> None:
     report.say(f"scrapy-redis, on this machine: {memory:.0f} bytes of Redis a URL ({count:,} URLs)")
 
 
-def keep_pace(folder: Path, pages: int, report: Report) -> None:
-    """Two fetchers, and two hosts of so many pages, which are all seeds."""
+def keep_pace(folder: Path, hosts: int, pages: int, report: Report) -> None:
+    """Two fetchers, and hosts of so many pages, which are all seeds: one of each host in turn."""
     from support.chaos import CRAWL, name_of
     from support.fleet import Fleet
     from support.polite_crawls import Size, pages_of
     from support.redis_servers import RedisServer
     from support.webs import FakeWebProcess
 
-    size = Size(hosts=2, addresses=2, pages=pages, host_delay=0.025, ip_delay=0.0)
+    size = Size(hosts=hosts, addresses=hosts, pages=pages, host_delay=_DELAY, ip_delay=0.0)
     web = FakeWebProcess(size.web(
         folder / "arrivals", redirects=0.0, robots_missing=1.0, latency=0.002, jitter=0.0,
         page_size=500, degree=2,
@@ -297,7 +302,8 @@ def keep_pace(folder: Path, pages: int, report: Report) -> None:
         client = redis.Redis.from_url(server.url)
         client.set(DURABLE, 1)
         seeds = folder / "all.txt"
-        seeds.write_text("\n".join(web.web.reachable()))
+        by_host = [list(each) for _, each in groupby(web.web.reachable(), host_of)]
+        seeds.write_text("\n".join(filter(None, chain.from_iterable(zip_longest(*by_host)))))
         settings = {
             **size.settings(web.ready), "SUITE_CLUSTER": "shared-queue", "SUITE_CRAWL_NAME": CRAWL,
             "SUITE_REDIS_URL": server.url, "SUITE_AGENT_ADDRESS": "127.0.0.1",
@@ -318,18 +324,23 @@ def keep_pace(folder: Path, pages: int, report: Report) -> None:
     trips = sum(calls.get(name, 0) for name in _TRIPS)
     count, early = len(pages_of(arrivals)), size.too_early(arrivals)
     table = report.table(
-        "Two fetchers and two hosts of ten runs", ["pages", "of the best schedule", "too early",
-        "calls of Redis a page", "commands in scripts a page", "µs of a page"],
+        f"Two fetchers and {hosts} hosts of {pages:,} URLs, a delay of {_DELAY} s",
+        ["pages", "pages/s of a fetcher", "of the best schedule", "too early",
+         "calls of Redis a page", "commands in scripts a page", "µs of a page"],
     )  # fmt: skip
     share = size.efficiency(arrivals)
     inner = sum(calls.values()) - trips
+    took = max(each.end for each in arrivals) - min(each.start for each in arrivals)
+    rate = count / took / 2
     table.rows.append(
-        [count, share, len(early), trips / count, inner / count, cpu / count * 1e6]
+        [count, rate, share, len(early), trips / count, inner / count, cpu / count * 1e6]
     )
     report.show(table)
     report.wrong += early[:5]
     if pages >= URLS_MAX and share < _PACE:
         report.wrong.append(f"{share:.1%} of the best schedule")
+    if pages >= URLS_MAX and trips > _CALLS * count:
+        report.wrong.append(f"{trips / count:.3f} calls of Redis a page")
 
 
 def add_options(parser: argparse.ArgumentParser, name: str) -> None:
@@ -359,4 +370,5 @@ def run(options: argparse.Namespace, report: Report) -> None:
             compare_with_scrapy_redis(server.url, report)
     if "speed" in parts:
         with TemporaryDirectory() as name:
-            keep_pace(Path(name), 60 if options.small else 10 * URLS_MAX, report)
+            size = (2, 60) if options.small else (_HOSTS, 10 * URLS_MAX)
+            keep_pace(Path(name), *size, report)
