@@ -93,7 +93,7 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(rest)
     report = Report(
         f"{name}+{options.label}" if options.label else name,
-        shlex.join(["python", "-m", "benchmarks", *given]),
+        shlex.join(["python", "-m", "benchmarks", *without_folders(given)]),
     )
     module.run(options, report)
     folder = options.results or (None if options.small else RESULTS)
@@ -101,6 +101,12 @@ def main(arguments: list[str] | None = None) -> int:
         print(f"written: {report.save(folder)}")
     print("\n".join(report.wrong), end="\n" if report.wrong else "")
     return int(bool(report.wrong))
+
+
+def without_folders(given: list[str]) -> list[str]:
+    """A command line without the folders to which it writes."""
+    pairs = zip(["", *given], given, strict=False)
+    return [each for before, each in pairs if not {before, each} & {"--results", "--keep"}]
 
 
 if __name__ == "__main__":
