@@ -7,7 +7,7 @@ checkpoint is durable that has its links and its ending.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from heapq import nsmallest
 from typing import Final, NamedTuple
 
@@ -234,22 +234,25 @@ class HeldRuns:
         urls = run.task.run.urls
         return run.finished and int.from_bytes(run.reported).bit_count() >= urls
 
-    def remove(self, id: bytes) -> None:
-        """The run is no longer on the list; its URLs are none of this fetcher's."""
-        run = self.runs.pop(id, None)
-        if run is None:
-            return
-        ids = self.slots[run.task.slot]
-        ids.discard(id)
-        if not ids:
-            del self.slots[run.task.slot]
-            self._asked.pop(run.task.slot, None)
-            self._empty_since.pop(run.task.slot, None)
-        self.changed.pop(id, None)
-        if run.left:
-            for key, found in list(self._rows.items()):
-                kept = [each for each in found if each[0] is not run]
-                if not kept:
-                    del self._rows[key]
-                elif len(kept) < len(found):
-                    self._rows[key] = kept
+    def remove(self, ids: Iterable[bytes]) -> None:
+        """The runs are no longer on the list; their URLs are none of this fetcher's."""
+        left = set[bytes]()  # runs with URLs that have not ended
+        for id in list(ids):
+            run = self.runs.pop(id, None)
+            if run is None:
+                continue
+            slot = run.task.slot
+            self.slots[slot].discard(id)
+            if not self.slots[slot]:
+                del self.slots[slot]
+                self._asked.pop(slot, None)
+                self._empty_since.pop(slot, None)
+            self.changed.pop(id, None)
+            if run.left:
+                left.add(id)
+        for key, found in list(self._rows.items()) if left else ():
+            kept = [each for each in found if each[0].task.run.id not in left]
+            if not kept:
+                del self._rows[key]
+            elif len(kept) < len(found):
+                self._rows[key] = kept

@@ -30,12 +30,18 @@ from scrapy_spider_suite.cluster.messages import (
 )
 from scrapy_spider_suite.crawl.queue.admission import PageLinks
 from scrapy_spider_suite.errors import JobDamagedError, MessageError, MessageTooLargeError
-from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key, state_key
+from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task, wait_at_most
 from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
 from scrapy_spider_suite.store.interface import KV
 from scrapy_spider_suite.store.rows import POLICY_MAX, pack_row, unpack_row
-from scrapy_spider_suite.store.seen_transfer import LinkOrigin, entry_of, host_of_state_key, url_of
+from scrapy_spider_suite.store.seen_transfer import (
+    LinkOrigin,
+    entry_of,
+    host_of_state_key,
+    keys_of,
+    url_of,
+)
 from scrapy_spider_suite.store.url_states import is_seed_note
 from scrapy_spider_suite.urls.normalize import host_of
 
@@ -281,12 +287,15 @@ def unpack_rows(rows: Iterable[bytes]) -> Iterator[Entry]:
 
 def _links(rest: list[Any]) -> PageLinks:
     """Their keys are made anew."""
-    keys = []
-    for key in msgspec.convert(rest[5:], list[bytes]):
-        host, url = host_of_state_key(key), url_of(key)
-        if not url.startswith(_WEB) or host_of(url) != host:
-            raise ValueError(f"{url[:200]!r} is no link to {host[:200]!r}")
-        keys.append(state_key(host, url))
+    given = msgspec.convert(rest[5:], list[bytes])
+    urls = [url_of(key) for key in given]
+    for url in urls:
+        if not url.startswith(_WEB):
+            raise ValueError(f"{url[:200]!r} is no URL of the web")
+    keys = keys_of(urls)
+    for key, other in zip(keys, given, strict=True):
+        if key[2:] != other[2:]:
+            raise ValueError(f"{url_of(key)[:200]!r} is no link to {other[2:200]!r}")
     return LinkOrigin(*msgspec.convert(rest[:5], _Origin)), keys
 
 

@@ -1,8 +1,8 @@
 """Runs in blobs: immutable files in a shared folder, each with many pieces that are read alone.
 
-A piece is a checksum, a number, and a Zstandard frame (RFC 8878). The piece of a run has the number
-of its slot, and rows by host; that of links for an owner has the number of their partition. Foreign
-and damaged pieces are refused.
+A piece is a checksum, a number, and a Zstandard frame (RFC 8878). A run, and what is known of
+hosts, has the number of its slot; links for an owner, and rows that wait there, that of their
+partition. Foreign and damaged pieces are refused.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import secrets
 import struct
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Final, NamedTuple, TypeAlias, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 from backports import zstd
@@ -21,7 +21,7 @@ from scrapy_spider_suite.errors import BlobError
 from scrapy_spider_suite.frontier.entries import slot_of
 from scrapy_spider_suite.runtime.remote_folder import RemoteFolder, error_line
 
-_HEAD: Final = struct.Struct(">QH")  # checksum of what follows it, slot
+_HEAD: Final = struct.Struct(">QH")  # checksum of what follows it, number
 _PLACE: Final = struct.Struct(">8sQI")
 _LEVEL: Final = 3
 _URLS: Final = 1_000
@@ -105,6 +105,15 @@ def unpack_waiting(partition: int, piece: bytes) -> list[tuple[int, RunHosts]]:
     return _decoded(partition, piece, list[tuple[int, RunHosts]])
 
 
+def pack_hosts(slot: int, items: Sequence[list[Any]]) -> bytes:
+    return _seal(slot, msgspec.msgpack.encode(items))
+
+
+def unpack_hosts(slot: int, piece: bytes) -> list[list[Any]]:
+    """What `run_hosts` saved of the hosts of *slot*. Raises `BlobError`."""
+    return _decoded(slot, piece, list[list[Any]])
+
+
 def pack_links(partition: int, links: Links) -> bytes:
     return _seal(partition, msgspec.msgpack.encode(links))
 
@@ -117,11 +126,10 @@ def unpack_links(partition: int, piece: bytes) -> Links:
 T = TypeVar("T")
 
 
-def _decoded(partition: int, piece: bytes, kind: type[T]) -> T:
+def _decoded(number: int, piece: bytes, kind: type[T]) -> T:
     found, data = _unseal(piece)
-    if found != partition:
-        text = f"what was for partition {partition} is for partition {found}"
-        raise BlobError(text, damaged=True)
+    if found != number:
+        raise BlobError(f"a piece is for number {found}, not for {number}", damaged=True)
     return _decode(data, kind)
 
 

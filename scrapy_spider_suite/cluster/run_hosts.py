@@ -1,51 +1,48 @@
-"""What is known of the hosts of a slot, on its way from fetcher to fetcher: as a hand-over file.
+"""What is known of the hosts of a slot, on its way from fetcher to fetcher.
 
 Records, robots.txt, cookies of the registered domain, traps: what is handed over, but no URL.
 """
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Iterator
-from pathlib import Path
+import asyncio
+from collections.abc import Iterator, Sequence
 from typing import Final
 
-from scrapy_spider_suite.cluster.handover.dump import DUMPED, HostDump
-from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
-from scrapy_spider_suite.cluster.handover.handover_file import (
-    HandoverLabel,
-    Item,
-    ItemKind,
-    UnitSet,
-    pack_units,
-    read_label,
-)
-from scrapy_spider_suite.cluster.handover.load import HostLoad
+from scrapy_spider_suite.cluster.handover.dump import HostDump
+from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext, Steps
+from scrapy_spider_suite.cluster.handover.handover_file import Item, ItemKind, UnitSet
+from scrapy_spider_suite.cluster.handover.load import ItemMerge
+from scrapy_spider_suite.cluster.run_blobs import pack_hosts, unpack_hosts
 from scrapy_spider_suite.crawl.robots import row_key
-from scrapy_spider_suite.errors import HandoverFileError
+from scrapy_spider_suite.errors import BlobError
+from scrapy_spider_suite.frontier.entries import slot_of
 
-_ANYBODY: Final = "any"  # the receiver: whichever fetcher gets the slot
 _SCHEMES: Final = ("http", "https")
+_PORTION: Final = 100  # items of a step
 
 
 class _HostsDump(HostDump):
-    """A dump without URLs. *parks*: its hosts leave memory."""
+    """A dump without URLs, and without a file. *parks*: its hosts leave memory."""
 
     def __init__(self, context: HandoverContext, units: UnitSet, *, parks: bool = True) -> None:
         super().__init__(context, units)
         self._parks = parks
 
-    def _items(self) -> Iterator[Item | bool]:
-        jars = self._jars()
+    def items(self) -> Iterator[Item | bool]:
+        all_jars, slot = self.jars(), -1
         for host in self.hosts():
             if host is None:
                 yield False
                 continue
+            if slot_of(host) != slot:  # each slot has the cookies of its domains
+                slot, jars = slot_of(host), dict(all_jars)
             while self._parks and not self.park(host):
                 yield True
             yield [ItemKind.HOST, host, self._records.current(host).to_bytes()]
             for rows in self._kept(host):
                 yield from ([ItemKind.KEPT, host, *row] for row in rows)
+                yield False
             for key in (row_key(f"{scheme}://{host}") for scheme in _SCHEMES):
                 value = self._store.kv("robots").get(key)
                 if value is not None:
@@ -55,50 +52,68 @@ class _HostsDump(HostDump):
     def _forget_seen(self) -> None:
         """Owners know what was seen: URLs of runs are not looked up here."""
 
+    def _finish(self, file_id: str) -> None:
+        """There is no file."""
+
 
 class SlotHosts:
-    """Saves, loads and forgets the hosts of a slot, by files in *folder*; *who*: crawl, agent."""
+    """Saves, loads and forgets the hosts of slots."""
 
-    def __init__(self, context: HandoverContext, folder: Path, who: tuple[str, str]) -> None:
-        self._context, self._folder = context, folder
-        self._crawl, self._agent = who
-        folder.mkdir(parents=True, exist_ok=True)
-        for left in folder.iterdir():
-            left.unlink()
+    def __init__(self, context: HandoverContext) -> None:
+        self._context = context
 
-    def _units(self, slot: int) -> UnitSet:
-        return UnitSet(self._context.ownership.assignment, [slot])
+    def _units(self, slots: Sequence[int]) -> UnitSet:
+        return UnitSet(self._context.ownership.assignment, slots)
 
-    async def save(self, slot: int, *, parks: bool = True) -> bytes:
-        """The hosts of *slot*; with *parks* once none is visited, and nothing of them is in memory
-        then.
+    async def save(self, slots: Sequence[int], *, parks: bool = True) -> list[bytes]:
+        """The hosts of each of *slots*; with *parks* once none is visited, and nothing of them is
+        in memory then.
         """
-        units, id = self._units(slot), secrets.token_hex(8)
-        path = self._folder / id
-        label = HandoverLabel(id, self._crawl, self._agent, _ANYBODY, pack_units(units.numbers))
-        dump = _HostsDump(self._context, units, parks=parks)
-        await self._context.run_durably(lambda: dump.pack(path, label))
-        try:
-            return path.read_bytes()
-        finally:
-            path.unlink()
-            self._context.kv.delete(DUMPED + id.encode())
+        saved: dict[int, list[Item]] = {}
 
-    async def forget(self, slot: int) -> None:
-        """Forget the hosts of *slot*, and all URLs of them."""
-        dump = _HostsDump(self._context, self._units(slot))
+        def steps() -> Steps:
+            saved.update((slot, []) for slot in slots)
+            for item in _HostsDump(self._context, self._units(slots), parks=parks).items():
+                if isinstance(item, bool):
+                    yield item
+                else:
+                    saved[slot_of(item[1])].append(item)
+
+        await self._context.run_durably(steps)
+        return await asyncio.to_thread(
+            lambda: [pack_hosts(slot, items) for slot, items in saved.items()]
+        )
+
+    async def forget(self, slots: Sequence[int]) -> None:
+        """Forget the hosts of *slots*, and all URLs of them."""
+        dump = _HostsDump(self._context, self._units(slots))
         await self._context.run_durably(lambda: dump.forget(""))
 
     async def load(self, slot: int, data: bytes) -> None:
-        """Take over what `save` saved. Raises `HandoverFileError`: nothing was changed."""
-        path = self._folder / secrets.token_hex(8)
-        path.write_bytes(data)
-        try:
-            label = read_label(path)
-            if label.crawl != self._crawl:
-                raise HandoverFileError(f"the hosts of slot {slot} are of the crawl {label.crawl}")
-            load = HostLoad(self._context, self._units(slot), path, label, counted=True)
-            await self._context.run_durably(load.merge)
-            load.forget()
-        finally:
-            path.unlink()
+        """Take over what `save` saved. Raises `BlobError`: nothing was changed."""
+        items = await asyncio.to_thread(unpack_hosts, slot, data)
+        merge = ItemMerge(self._context, self._units([slot]), counted=True)
+
+        def check() -> Steps:
+            for count, item in enumerate(items, 1):
+                try:
+                    if item[0] not in (ItemKind.HOST, ItemKind.KEPT):
+                        raise ValueError(f"no item has the kind {item[0]!r}")
+                    merge.check(*item)
+                except Exception as error:  # damaged data may raise anything
+                    why = " ".join(str(error).split())[:200]
+                    text = f"the hosts of slot {slot} cannot be read: {why}"
+                    raise BlobError(text, damaged=True) from error
+                if not count % _PORTION:
+                    yield False
+
+        left = enumerate(items, 1)  # a step that is tried again goes on behind what was taken
+
+        def take() -> Steps:
+            for count, item in left:
+                merge.apply(*item)
+                if not count % _PORTION:
+                    yield False
+
+        await self._context.run_durably(check)
+        await self._context.run_durably(take)

@@ -20,7 +20,7 @@ import msgspec
 import numpy as np
 
 from scrapy_spider_suite.cluster.assignment import Member, Owners, Ring
-from scrapy_spider_suite.cluster.mailbox import unpack_rows
+from scrapy_spider_suite.cluster.mailbox import unpack_row_of_agent
 from scrapy_spider_suite.cluster.run_blobs import (
     BlobFolder,
     Links,
@@ -44,6 +44,7 @@ from scrapy_spider_suite.errors import BlobError, FencedError, MessageError, Reg
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag, slot_of, state_key
 from scrapy_spider_suite.runtime.tasks import WarnOnce
 from scrapy_spider_suite.store.rows import pack_row
+from scrapy_spider_suite.store.seen_transfer import LinkOrigin, entry_of
 
 logger = logging.getLogger(__name__)
 
@@ -53,8 +54,9 @@ QUEUE: Final = "bulk"  # of links
 OPEN_MAX: Final = 300.0  # seconds for which a URL waits until a run is cut all the same
 ROWS_MAX: Final = 65_536  # rows of a partition that wait; with more, runs are cut earlier
 _FREE: Final = 64  # slots with runs: with fewer, fetchers may soon have nothing to do
-_SEGMENTS: Final = 8, 32  # of waiting rows: from so many on they are written anew as one, if
-_NEWER: Final = 4  # the rows since then are a quarter of all; and with so many in any case
+_SEGMENTS: Final = 8  # of waiting rows, from which on they may be written anew as one
+_NEWER: Final = 4  # they are, once a quarter of the rows came since the last time
+_SEGMENTS_MAX: Final = 16  # with which they are in any case: a commit names their blobs
 _INLINE: Final = 200  # bytes of a piece that lies in the entry itself
 _CYCLE, _CLEAR, _RETRY = 1.0, 5.0, 2.0  # seconds
 _NEW: Final = Ending(None, 0, 0)
@@ -135,28 +137,39 @@ class Partition:
 
     def take(self, links: Links, now: float) -> int:
         """Take *links*; how many of the URLs were new. Raises `MessageError`: nothing was taken."""
-        entries = {fingerprint(entry.identity): entry for entry in unpack_rows(links.rows)}
+        came: dict[int, Entry | tuple[bytes, LinkOrigin]] = {}
+        for row in links.rows:
+            found = unpack_row_of_agent(row)
+            if isinstance(found, Entry):
+                came[fingerprint(found.identity)] = found
+            else:
+                origin, links_of_page = found
+                for key in links_of_page:  # of a request and a link to its page the request is kept
+                    came.setdefault(fingerprint(key), (key, origin))
         endings = [
             (key, Ending(EVENTS[number], status, when))
             for key, number, status, when in links.endings
         ]
-        keys = np.fromiter(entries, np.uint64, len(entries))
-        known = self.table.known(keys).tolist()
+        known = self.table.known(np.fromiter(came, np.uint64, len(came))).tolist()
         # URLs of this commit are not in the table yet.
         lately = {key for key, _ in self._endings}
-        new = 0
-        for (key, entry), there in zip(entries.items(), known, strict=True):
-            if (there or key in lately) and entry.flags & _ASKED != _DONT_FILTER:
-                continue  # each fetcher makes the requests of ``start()``
-            self._add(key, entry, now)
-            new += 1
+        before = len(self._endings)
+        for (print_, item), there in zip(came.items(), known, strict=True):
+            met = there or print_ in lately
+            if isinstance(item, Entry):
+                # Each fetcher makes the requests of ``start()``.
+                if not met or item.flags & _ASKED == _DONT_FILTER:
+                    self._add(print_, item, now)
+            elif not met:
+                self._add(print_, entry_of(*item), now)
+        new = len(self._endings) - before
         self._endings += endings
         return new
 
-    def _add(self, key: int, entry: Entry, now: float) -> None:
+    def _add(self, print_: int, entry: Entry, now: float) -> None:
         slot, row = slot_of(entry.host), pack_row(entry)
         item: RunRow = (row, entry.seed_note) if entry.seed_note else row
-        self._endings.append((key, _NEW))
+        self._endings.append((print_, _NEW))
         self._keep(slot, [(entry.host, item)], now)
         self._newer += 1
         self._fresh.setdefault(slot, WaitingRows(now)).add(entry.host, item)
@@ -203,10 +216,9 @@ class Partition:
             known = self.table.add(self._endings)
             if (found := self.table.merge()) is not None:
                 merged, known = found[0] - 1, found[1]
-        few, many = _SEGMENTS
         segments = len(self.manifest.waiting)
-        outgrown = segments >= few and self._newer * _NEWER >= self.open
-        if outgrown or segments >= many or not self.waiting:
+        outgrown = segments >= _SEGMENTS and self._newer * _NEWER >= self.open
+        if outgrown or segments >= _SEGMENTS_MAX or not self.waiting:
             self._fresh, self._newer = self.waiting, 0
             self.manifest.waiting, self.manifest.cut = [], {}
         waiting = None

@@ -53,7 +53,6 @@ from scrapy_spider_suite.crawl.sinks.page_packs import PagePacks
 from scrapy_spider_suite.errors import (
     BlobError,
     FencedError,
-    HandoverFileError,
     PackError,
     RegistryError,
     SettingsError,
@@ -62,6 +61,7 @@ from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.frontier.entries import UNITS, slot_of
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task
+from scrapy_spider_suite.urls.hosts import lies_in
 
 if TYPE_CHECKING:
     from scrapy_spider_suite.analysis.time_series import Array
@@ -111,7 +111,7 @@ class Fetcher(ClusterAgent):
         self._tasks: list[asyncio.Task[None]] = []
         self._checkpoint: RunCheckpoint | None = None  # that is not durable yet
         self._posts: list[tuple[int, bytes]] = []  # places of its links that are to be posted
-        self._post = self._checkpointed = 0
+        self._post = self._posts_number = self._checkpointed = 0
         self._source = f"{self.name}:{self.incarnation:016x}"
         self._to_load: dict[bytes, Task] = {}
         self._held_back: dict[int, float] = {}  # slots that are loaded after that time
@@ -120,10 +120,14 @@ class Fetcher(ClusterAgent):
         self._left: int | None = None  # of the whole crawl, by the last answer since a checkpoint
         self._draining = False
         self._troubled: dict[int, int] = {}  # failures of the hosts of a slot, as they are saved
+        self._renewed: dict[int, None] = {}  # slots with other cookies than are saved
+        self._renewed_at = 0.0  # wall time of the last look
         self._places: dict[int, bytes] = {}  # of what is saved of slots that stay here
         self._lapses = 0  # of the lease, after which it has let go of its runs
         self._era = 0  # of the registry: another one begins when Redis may have lost something
+        self._declared = 0  # an era of which it has begun to say again what it said
         self._recent: deque[Said] = deque()
+        self._to_say: deque[Said] = deque()
         self._queued: dict[str, float] = {}  # the part that it counts of URLs that wait, by queue
         self._seeded = False  # whether it is known that all seeds are in the queue
         self._moments: dict[str, float] = {}
@@ -153,8 +157,7 @@ class Fetcher(ClusterAgent):
             HandoverContext(
                 crawl.frontier, job.store, self.ownership, lambda: (crawl.now(), time.time()),
                 cookies=lambda: job.cookies,
-            ),
-            job.folder / "hosts", (self.crawl_name, self.name),
+            )
         )  # fmt: skip
         who = self.name, f"{self.incarnation:016x}"
         self.owner = Owner(
@@ -232,10 +235,8 @@ class Fetcher(ClusterAgent):
                         back.append((id, bytes(held.runs[id].reported), self._delay))
                 await self._list.sync(FetcherReport(done=done, returned=back, hosts=places))
                 places = {}
-            for id in ids:
-                held.remove(id)
-            for slot in some:
-                await self._hosts.forget(slot)
+            held.remove(ids)
+            await self._hosts.forget(some)
         unloaded, now = list(self._to_load.values()), time.monotonic()
         self._to_load.clear()
         for at in range(0, len(unloaded), ENTRIES_MAX):
@@ -298,30 +299,38 @@ class Fetcher(ClusterAgent):
 
     async def _declare(self, era: int) -> None:
         """Say again what Redis may have forgotten: it was restarted, or has lost data."""
-        if self._era:
-            for said in list(self._recent):
-                if said.posts and await self._has_blob(said.posts[0][1]):
-                    await self._post_links(said.posts)
-                if said.done:
-                    await self._list.sync(FetcherReport(done=said.done))
-            await self._restore()
-            for slot in {
-                run.task.slot for id, run in self.held.runs.items() if id not in self._list.tasks
-            }:
-                # Redis gave it and has forgotten that: another fetcher may have it.
-                self._held_back[slot] = time.monotonic() + self._delay
-                for id in list(self.held.slots[slot]):
-                    self.held.remove(id)
-                    if id in self._list.tasks:
-                        self._to_load[id] = self._list.tasks[id]
-                await self._hosts.forget(slot)
-            self.held.changed |= dict.fromkeys(self.held.runs)
+        if self._era and self._declared != era:
+            await self._let_go_of_lost()
+            self._declared, self._to_say = era, deque(self._recent)
+        while self._to_say:
+            said = self._to_say[0]
+            if said.posts and await self._has_blob(said.posts[0][1]):
+                self._post += 1
+                await self._post_links(self._post, said.posts)
+            if said.done:
+                await self._list.sync(FetcherReport(done=said.done))
+                for id in said.done:
+                    self._to_load.pop(id, None)
+            self._to_say.popleft()
         self._era = era
 
-    async def _post_links(self, places: Sequence[tuple[int, bytes]]) -> None:
-        if not await self.queue.post(self._source, self._post + 1, places):
+    async def _let_go_of_lost(self) -> None:
+        """Let go of runs that Redis has forgotten to have given; others may have them."""
+        await self._restore()
+        # Redis gave these and has forgotten that: another fetcher may have them.
+        lost = {
+            run.task.slot for id, run in self.held.runs.items() if id not in self._list.tasks
+        }
+        self._held_back |= dict.fromkeys(lost, time.monotonic() + self._delay)
+        ids = [id for slot in lost for id in self.held.slots[slot]]
+        self.held.remove(ids)
+        self._to_load |= {id: self._list.tasks[id] for id in ids if id in self._list.tasks}
+        await self._hosts.forget(list(lost))
+        self.held.changed |= dict.fromkeys(self.held.runs)
+
+    async def _post_links(self, number: int, places: Sequence[tuple[int, bytes]]) -> None:
+        if not await self.queue.post(self._source, number, places):
             raise BlobError("owners are behind: too many links wait for them")
-        self._post += 1
 
     async def _has_blob(self, place: bytes) -> bool:
         """False: its links have been taken, and nobody has used it for long."""
@@ -357,11 +366,11 @@ class Fetcher(ClusterAgent):
         self.owner.let_go()
         self._forget_queued()
         self._to_load.clear()
-        for slot in list(self.held.slots):
-            for id in list(self.held.slots[slot]):
-                self.held.remove(id)
-            await self._hosts.forget(slot)
+        slots = list(self.held.slots)
+        self.held.remove(list(self.held.runs))
+        await self._hosts.forget(slots)
         self._list.tasks.clear()
+        self._places, self._renewed = {}, {}
         while True:
             await asyncio.sleep(_PERIOD)
             with suppress(FencedError, RegistryError):
@@ -376,12 +385,12 @@ class Fetcher(ClusterAgent):
         now = time.monotonic()
         if self._has_lapsed:
             await self._lose()
+        if self._mode is not None and self._era != self._mode.registry.answer.era:
+            await self._declare(self._mode.registry.answer.era)
         if self._draining:
             self._forget_queued()
             await self._give_back()
             return False
-        if self._mode is not None and self._era != self._mode.registry.answer.era:
-            await self._declare(self._mode.registry.answer.era)
         await self._load_some()
         busy = self.crawl.flying > 0 or self.crawl.frontier.leases.out > 0
         interval = self.crawl.settings.checkpoint_interval
@@ -408,7 +417,9 @@ class Fetcher(ClusterAgent):
     async def _sync(self, now: float) -> bool:
         held = self.held
         empty = held.empty(now)[:ENTRIES_MAX]
-        places = await self._save(empty) if empty else {}
+        places = await self._save(empty)
+        for slot in empty:
+            self._places.pop(slot, None)  # an older one
         for slot in list(self._places)[: ENTRIES_MAX - len(places)]:
             place = self._places.pop(slot)
             if slot in held.slots:
@@ -428,13 +439,12 @@ class Fetcher(ClusterAgent):
             self._note_said(Said(time.monotonic(), done=done))
         del self._failed[: len(report.failed)]
         held.said(list(progress))
-        for id in done:
-            held.remove(id)
+        held.remove(done)
         for task in new:
             self._to_load[task.run.id] = task
-        for slot in empty:
-            if slot not in held.slots and not any(t.slot == slot for t in new):
-                await self._hosts.forget(slot)
+        kept = held.slots.keys() | {task.slot for task in new}
+        if left := [slot for slot in empty if slot not in kept]:
+            await self._hosts.forget(left)
         return bool(new) or len(done) == ENTRIES_MAX
 
     def _takes_runs(self) -> bool:
@@ -453,9 +463,9 @@ class Fetcher(ClusterAgent):
 
     async def _save(self, slots: Sequence[int], *, parks: bool = True) -> dict[int, bytes]:
         """Save what is known of the hosts of *slots*; the places of it."""
-        saved = [await self._hosts.save(slot, parks=parks) for slot in slots]
-        if not saved:
+        if not slots:
             return {}
+        saved = await self._hosts.save(slots, parks=parks)
         places = await asyncio.to_thread(self._blobs.write, saved)
         return {slot: place.to_bytes() for slot, place in zip(slots, places, strict=True)}
 
@@ -467,10 +477,10 @@ class Fetcher(ClusterAgent):
                 continue
             try:
                 await self._load(task)
-            except (BlobError, HandoverFileError) as error:
-                if isinstance(error, BlobError) and not (error.missing or error.damaged):
+            except BlobError as error:
+                if not (error.missing or error.damaged):
                     raise  # the folder is away
-                damaged = not getattr(error, "missing", False) or task.failures + 1 >= _TRIES
+                damaged = not error.missing or task.failures + 1 >= _TRIES
                 wait = 0.0 if damaged else _TRY_AGAIN * 2**task.failures
                 logger.error(
                     "run %s of slot %d: %s: %s", id.hex(), task.slot, error,
@@ -512,33 +522,46 @@ class Fetcher(ClusterAgent):
                 (number, place.to_bytes())
                 for number, place in zip(self._checkpoint.links, places, strict=True)
             ]
+            self._post += 1
+            self._posts_number = self._post
             self._note_said(Said(time.monotonic(), posts=tuple(self._posts)))
         if self._posts:
-            await self._post_links(self._posts)
+            # A number once: `_declare` posts these again with another one.
+            await self._post_links(self._posts_number, self._posts)
             self._posts = []
+            self._checkpoint = self._checkpoint._replace(links={})
         parts = self.crawl.parts
         for sink in () if parts is None else parts.sinks:
             if isinstance(sink, PagePacks):
                 await sink.persist()
-        await self._save_troubled()
+        await self._save_changed()
         self.held.settle(self._checkpoint)
         self._checkpoint = None
         self._checkpointed += 1
 
-    async def _save_troubled(self) -> None:
-        """Save what is known of slots with hosts that failed: back-offs outlive this process."""
-        failures: dict[int, int] = {}
+    async def _save_changed(self) -> None:
+        """Save what is known of slots with hosts that failed, or with other cookies: back-offs and
+        sessions outlive this process.
+        """
+        failures, jars, now = dict[int, int](), self.job.cookies, time.time()
+        domains = set[str]() if jars is None else jars.changed(self._renewed_at)
         for host in self.crawl.frontier.workbench.hosts.values():
             if host.record.failures:
                 slot = slot_of(host.key)
                 failures[slot] = failures.get(slot, 0) + host.record.failures
-        new = [
-            slot for slot, count in failures.items()
-            if slot in self.held.slots and self._troubled.get(slot) != count
-        ][:ENTRIES_MAX]  # fmt: skip
-        self._places |= await self._save(new, parks=False)
+            if domains and lies_in(host.key, domains):
+                self._renewed[slot_of(host.key)] = None
+        self._renewed_at = now
+        new = dict.fromkeys(
+            slot for slot, count in failures.items() if self._troubled.get(slot) != count
+        )
+        some = [slot for slot in self._renewed | new if slot in self.held.slots][:ENTRIES_MAX]
+        self._places |= await self._save(some, parks=False)
         self._troubled = {slot: self._troubled.get(slot, 0) for slot in failures}
-        self._troubled |= {slot: failures[slot] for slot in new}
+        self._troubled |= {slot: failures[slot] for slot in some if slot in failures}
+        self._renewed = {
+            slot: None for slot in self._renewed if slot in self.held.slots and slot not in some
+        }
 
     async def _look_for_the_end(self) -> None:
         scheduler = self._scheduler

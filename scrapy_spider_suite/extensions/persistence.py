@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Hashable, Iterator
+from collections.abc import Collection, Hashable, Iterable
 from contextlib import suppress
 from functools import partial
 from http.cookiejar import Cookie
@@ -122,56 +122,91 @@ class _JarRows:
             logger.warning("cookie jar %r is not kept over a restart: %s", key, error)
 
 
+class _JarTimes:
+    """When the jar of each domain changed last, as far as that was looked at."""
+
+    def __init__(self) -> None:
+        self._known: dict[JarKey, tuple[int, float]] = {}
+
+    def note(self, key: JarKey, packed: bytes | None, now: float) -> float:
+        """When the jar, *packed* now, has changed."""
+        if packed is None:
+            self._known.pop(key, None)
+            return now
+        known = self._known.get(key)
+        if known is None or known[0] != hash(packed):
+            known = self._known[key] = hash(packed), now
+        return known[1]
+
+    def changed(self, since: float) -> set[str]:
+        return {domain for (_, domain), (_, when) in self._known.items() if when > since}
+
+
 class _ScrapyJars:
     def __init__(self, middleware: CookiesMiddleware, kv: KV) -> None:
         self._jars = middleware.jars
         self._rows = _JarRows(kv, b"jar\0")
         self._written: dict[Hashable, int] = {}  # the hash of each row that there is
         self._round: list[Hashable] = []  # keys of the jars that are still to be looked at
+        self._times = _JarTimes()
+        self._found: dict[JarKey, list[Cookie]] = {}  # by the last `by_domain`
+        # What other agents sent before the spider was open.
+        self._sent = _JarRows(kv, b"host\0")
 
     def restore(self, now: float) -> None:
         for key, cookies in self._rows.read(now).items():
             self._written[key] = 0
             for cookie in cookies:
                 self._jars[key].set_cookie(cookie)
+            self._note_times(key, cookies, 0.0)
+        for pair, cookies in self._sent.read(now).items():
+            self.take(pair, 0.0, pack_cookies(cookies))
+            self._sent.write(pair, None)
 
-    def keys(self) -> Iterator[bytes]:
-        found = {
-            (key, registered_domain(cookie.domain.removeprefix(".")))
-            for key, jar in self._jars.items() for cookie in jar
-        }  # fmt: skip
-        for pair in found:
-            with suppress(CodecError):  # it is not kept over a restart either
-                yield _values.dumps(pair)
+    def by_domain(self) -> dict[str, list[JarKey]]:
+        self._found, keys = {}, dict[str, list[JarKey]]()
+        for name, jar in self._jars.items():
+            for domain, cookies in _grouped(jar).items():
+                self._found[name, domain] = cookies
+                keys.setdefault(domain, []).append((name, domain))
+        return keys
 
-    def row(self, key: bytes) -> bytes | None:
-        jar, domain = _values.loads(key)
-        found = [
-            cookie for cookie in self._jars.get(jar, ())
-            if registered_domain(cookie.domain.removeprefix(".")) == domain
-        ]  # fmt: skip
-        with suppress(CodecError):
-            return pack_cookies(found) if found else None
-        return None
+    def row(self, key: JarKey) -> tuple[float, bytes] | None:
+        packed = _pack(self._found.get(key, ()))
+        return None if packed is None else (self._times.note(key, packed, time.time()), packed)
 
-    def take(self, key: bytes, packed: bytes) -> None:
-        jar = self._jars[_values.loads(key)[0]]
-        for cookie in unpack_cookies(packed, time.time()):
-            jar.set_cookie(cookie)
+    def take(self, key: JarKey, when: float, packed: bytes) -> None:
+        now, (name, domain) = time.time(), key
+        jar = self._jars[name]
+        mine = _pack(_grouped(jar).get(domain, ()))
+        if mine is not None and (own := self._times.note(key, mine, now)) > when:
+            packed, when = merge_cookies(packed, mine), own
+        for cookie in unpack_cookies(packed, now):
+            if _domain_of(cookie) == domain:  # nobody says what another site has set
+                jar.set_cookie(cookie)
+        self._times.note(key, _pack(_grouped(jar).get(domain, ())), when)
+        self._save(name, now)
+
+    def changed(self, since: float) -> set[str]:
+        return self._times.changed(since)
+
+    def _note_times(self, name: Hashable, cookies: Iterable[Cookie], now: float) -> None:
+        for domain, some in _grouped(cookies).items():
+            self._times.note((name, domain), _pack(some), now)
 
     def save(self, seconds: float) -> None:
         end = time.monotonic() + seconds
         if not self._round or seconds == float("inf"):
             self._round = [*self._jars, *(key for key in self._written if key not in self._jars)]
-        now = int(time.time())
+        now = time.time()
         while self._round:
             self._save(self._round.pop(), now)
             if time.monotonic() > end:
                 return
 
-    def _save(self, key: Hashable, now: int) -> None:
+    def _save(self, key: Hashable, now: float) -> None:
         jar = self._jars.get(key)
-        live = [] if jar is None else [cookie for cookie in jar if not cookie.is_expired(now)]
+        live = [] if jar is None else [cookie for cookie in jar if not cookie.is_expired(int(now))]
         if not live:
             if self._written.pop(key, None) is not None:
                 self._rows.write(key, None)
@@ -184,6 +219,25 @@ class _ScrapyJars:
         if hash(packed) != self._written.get(key):
             self._rows.write(key, packed)
             self._written[key] = hash(packed)
+            self._note_times(key, live, now)
+
+
+def _domain_of(cookie: Cookie) -> str:
+    return registered_domain(cookie.domain.removeprefix("."))
+
+
+def _grouped(cookies: Iterable[Cookie]) -> dict[str, list[Cookie]]:
+    """The *cookies* of each domain."""
+    found: dict[str, list[Cookie]] = {}
+    for cookie in cookies:
+        found.setdefault(_domain_of(cookie), []).append(cookie)
+    return found
+
+
+def _pack(cookies: Collection[Cookie]) -> bytes | None:
+    with suppress(CodecError):  # they are not kept over a restart, either
+        return pack_cookies(cookies) if cookies else None
+    return None
 
 
 class _HostJars:
@@ -191,32 +245,46 @@ class _HostJars:
         self._middleware = middleware
         self._rows = _JarRows(kv, b"host\0")
         # What is restored is written again once: some of it may have expired or have no room.
-        self._changed: set[JarKey] = set()
+        self._unwritten: set[JarKey] = set()
+        self._times = _JarTimes()
 
     def restore(self, now: float) -> None:
-        self._middleware.changed = self._changed
+        self._middleware.changed = self._unwritten
         for key, cookies in self._rows.read(now).items():
-            self._changed.add(key)
+            self._unwritten.add(key)
             self._middleware.restore(key, cookies)
+            self._times.note(key, self._middleware.row(key), 0.0)
 
-    def keys(self) -> Iterator[bytes]:
+    def by_domain(self) -> dict[str, list[JarKey]]:
+        found: dict[str, list[JarKey]] = {}
         for key in self._middleware.rows:
-            with suppress(CodecError):
-                yield _values.dumps(key)
+            found.setdefault(key[1], []).append(key)
+        return found
 
-    def row(self, key: bytes) -> bytes | None:
-        return self._middleware.row(_values.loads(key))
+    def row(self, key: JarKey) -> tuple[float, bytes] | None:
+        packed = self._middleware.row(key)
+        return None if packed is None else (self._times.note(key, packed, time.time()), packed)
 
-    def take(self, key: bytes, packed: bytes) -> None:
-        pair = _values.loads(key)
-        merged = merge_cookies(self._middleware.row(pair), packed)
-        self._middleware.restore(pair, unpack_cookies(merged, time.time()))
+    def take(self, key: JarKey, when: float, packed: bytes) -> None:
+        now, mine = time.time(), self._middleware.row(key)
+        if mine is not None and (own := self._times.note(key, mine, now)) > when:
+            packed, when = merge_cookies(packed, mine), own
+        else:
+            packed = merge_cookies(mine, packed)
+        self._middleware.restore(key, unpack_cookies(packed, now))
+        self._times.note(key, self._middleware.row(key), when)
+        self._rows.write(key, self._middleware.row(key))
+
+    def changed(self, since: float) -> set[str]:
+        return self._times.changed(since)
 
     def save(self, seconds: float) -> None:
         end = time.monotonic() + seconds
-        while self._changed:
-            key = self._changed.pop()
-            self._rows.write(key, self._middleware.row(key))
+        while self._unwritten:
+            key = self._unwritten.pop()
+            row = self._middleware.row(key)
+            self._times.note(key, row, time.time())
+            self._rows.write(key, row)
             if time.monotonic() > end:
                 return
 

@@ -89,13 +89,12 @@ def format_line(
             url, via = url[:URL_MAX], via[:URL_MAX]
             if CUT not in remarks:
                 remarks = (CUT, *remarks)
-    numbers = [0 if status is None else status, size, ms, 0 if depth is None else depth]
-    if min(numbers) < 0 or max(numbers) > _COUNT_MAX:
-        numbers = [max(0, min(number, _COUNT_MAX)) for number in numbers]
-    n_status, size, ms, n_depth = numbers
+    counts = [status or 0, size, ms, depth or 0]
+    if min(counts) < 0 or max(counts) > _COUNT_MAX:
+        counts = [max(0, min(count, _COUNT_MAX)) for count in counts]
     line = (
-        f"{format_time(when)} {_UNKNOWN if status is None else n_status} {size} {ms} "
-        f"{url or _UNKNOWN} {via or _UNKNOWN} {_UNKNOWN if depth is None else n_depth} "
+        f"{format_time(when)} {_UNKNOWN if status is None else counts[0]} {counts[1]} {counts[2]} "
+        f"{url or _UNKNOWN} {via or _UNKNOWN} {_UNKNOWN if depth is None else counts[3]} "
         f"{media_type or _UNKNOWN} {digest or _UNKNOWN} {address or _UNKNOWN} {reason or _UNKNOWN}"
     )
     if remarks:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from scrapy_spider_suite.frontier.entries import Entry
@@ -29,15 +29,21 @@ class KV(Protocol):
 class CookieJars(Protocol):
     """The cookies of a running crawl, whose rows in the store are written late.
 
-    A key is a packed pair: the ``cookiejar`` of requests, and the registered domain.
+    The key of a jar: the ``cookiejar`` of requests (None without one), and a registered domain.
+    Times are seconds since the epoch.
     """
 
-    def keys(self) -> Iterable[bytes]: ...
+    def by_domain(self) -> Mapping[str, Sequence[tuple[Hashable, str]]]:
+        """The keys of each domain."""
 
-    def row(self, key: bytes) -> bytes | None: ...
+    def row(self, key: tuple[Hashable, str]) -> tuple[float, bytes] | None:
+        """When the jar changed last, and its cookies (`request_codec.pack_cookies`)."""
 
-    def take(self, key: bytes, packed: bytes) -> None:
-        """Add the cookies of another agent, which win: that agent met the host last."""
+    def take(self, key: tuple[Hashable, str], when: float, packed: bytes) -> None:
+        """Add the cookies of another process, which changed there at *when*: the later ones win."""
+
+    def changed(self, since: float) -> set[str]:
+        """The domains whose cookies changed *since* then."""
 
 
 class MemoryKV:

@@ -65,6 +65,13 @@ def public_suffix(host: str) -> str:
     return _suffixes()(host).suffix or last
 
 
+def lies_in(host: str, domains: Collection[str]) -> bool:
+    """Whether *host* is one of *domains*, or lies below one."""
+    while host and host not in domains:
+        host = host.partition(".")[2]
+    return bool(host)
+
+
 def surt(url: str) -> str:
     """Of a normal *url*, from its opening parenthesis on."""
     _, host, port, path = split_url(url)

@@ -78,7 +78,6 @@ _ENDS: Final = re.compile(rb"[\0.;:!?|]+")
 _SPACE: Final = b" \t\r\n\f"
 _DROPPED: Final = b"0123456789" + _SPACE
 _UNSAID: Final = (b"<script", b"<style")
-_SCRIPT: Final = re.compile(rb"<s(?:cript|tyle)")
 _START: Final = 64  # letters
 _WINDOWS: Final = 512, 8_192  # bytes in which they are looked for
 _LITTLE: Final = 32
@@ -113,12 +112,10 @@ def content_start(body: bytes, host: str) -> int:
     Pages with another number have another `content_hash`.
     """
     for size in _WINDOWS:
-        window = _plain(body[:size], host).translate(None, _DROPPED)
-        if _SCRIPT.search(window):
-            return 0
+        window = _plain(body[:size], host)
         if len(body) > size:
             window = window[: window.rfind(b"<")]  # the rest may be cut off
-        text = b"".join(_TEXT.findall(window))
+        text = b"".join(_texts(window))
         if len(text) >= _START:
             return xxhash.xxh3_64_intdigest(text[:_START])
     return 0

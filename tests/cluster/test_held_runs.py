@@ -80,8 +80,7 @@ def test_a_url_in_two_runs_is_fetched_once() -> None:
     assert held.is_done(task_of(1, 1).run.id)
     assert held.is_done(task_of(2, 2).run.id)
     assert len(list(held.finished())) == 1  # the last one of a slot keeps it
-    held.remove(task_of(1, 1).run.id)
-    held.remove(task_of(2, 2).run.id)
+    held.remove([task_of(1, 1).run.id, task_of(2, 2).run.id])
     assert not held.runs
     assert not held.slots
     assert not len(held)

@@ -163,8 +163,7 @@ class Fetcher:
         new = await self.list.sync(report)
         held.said(list(progress))
         self.said |= progress
-        for id in done:
-            held.remove(id)
+        held.remove(done)
         for task in new:
             if any(task.slot == each.slot for each in self.restored):
                 self.restored.append(task)

@@ -31,7 +31,7 @@ from scrapy_spider_suite.cluster.url_table import EVENT_NUMBERS, fingerprint
 from scrapy_spider_suite.errors import MessageError
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, Flag, slot_of, state_key
 from scrapy_spider_suite.frontier.outcomes import Event
-from scrapy_spider_suite.store.rows import unpack_row
+from scrapy_spider_suite.store.rows import pack_row, unpack_row
 from scrapy_spider_suite.store.seen_transfer import LinkOrigin
 
 NUMBER = 7
@@ -56,6 +56,7 @@ class Ground:
         self.ids = count()
         self.commits, self.packed = 0, msgspec.msgpack.encode(Manifest())
         self.urls: Counter[str] = Counter()  # in runs
+        self.rows: list[bytes] = []
         self.sizes: list[int] = []
         self.now = 0.0
         self.reopen()
@@ -101,6 +102,7 @@ class Ground:
             for host, row in rows:
                 assert slot_of(host) == slot
                 data = row if isinstance(row, bytes) else row[0]
+                self.rows.append(data)
                 self.urls[unpack_row(host, b"", data).url] += 1
         self.partition.committed()
 
@@ -162,6 +164,24 @@ def test_a_run_has_many_hosts() -> None:
     ground.work(Links(rows_of(urls), []), hungry=True)
     assert ground.sizes == [URLS_MAX, URLS_MAX]
     assert ground.urls.total() == 2_000
+
+
+@pytest.mark.parametrize("first", ["link", "request"])
+def test_of_a_request_and_a_link_to_it_the_request_is_kept(first: str) -> None:
+    """It has a callback, which a link has not."""
+    ground, host, box = Ground(), HOSTS[0], LinkBox()
+    url = f"http://{host}/1"
+    router = OwnerRouter(box, lambda host, url: str(partition_of(host)), "")
+    steps = {
+        "link": lambda: router.own_links(LinkOrigin(1, "http://a.test/"), [state_key(host, url)]),
+        "request": lambda: router.keeps(Entry(host, url, payload=b"callback"), anyway=True),
+    }
+    steps.pop(first)()
+    for step in steps.values():
+        router.reroute(lambda host, url: str(partition_of(host)))  # which forgets what was sent
+        step()
+    ground.work(Links(box.take()[NUMBER], []), hungry=True)
+    assert ground.rows == [pack_row(Entry(host, url, payload=b"callback"))]
 
 
 def test_who_asks_for_a_url_gets_it() -> None:

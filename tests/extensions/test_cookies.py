@@ -25,7 +25,7 @@ from support.codec_values import in_a_loop, until
 from scrapy_spider_suite.downloadermiddlewares.cookies import HostCookiesMiddleware
 from scrapy_spider_suite.extensions import persistence as module
 from scrapy_spider_suite.extensions.persistence import SavedCookies
-from scrapy_spider_suite.store.interface import MemoryKV
+from scrapy_spider_suite.store.interface import CookieJars, MemoryKV
 from scrapy_spider_suite.urls import hosts
 
 URL = "http://www.a.example/"
@@ -54,8 +54,9 @@ def run(
     middleware: CookiesMiddleware | None,
     use: Callable[[Any], Any] = lambda middleware: None,
     period: float = 60,
+    trade: Callable[[CookieJars], Any] = lambda jars: None,
 ) -> None:
-    """Open a spider, *use* the middleware, close it."""
+    """Open a spider, *use* the middleware, *trade* cookies with other agents, close it."""
     store = SimpleNamespace(kv=lambda name: kv)
     job = None if kv is None else SimpleNamespace(store=store, cookies=None)
 
@@ -66,6 +67,8 @@ def run(
         used = use(middleware)
         if asyncio.iscoroutine(used):
             await used
+        if job is not None and job.cookies is not None:
+            trade(job.cookies)
         maintenance.spider_closed()
 
     with (
@@ -109,6 +112,61 @@ class TestBoth:
         assert sent(again) == "session=1; lasting=2"
         assert sent(again, "http://other.a.example/") == "lasting=2"
         assert sent(again, jar=("login", 2)) == "user=b"
+
+    def test_other_agents_have_them(self, make: type[CookiesMiddleware]) -> None:
+        """The cookies of a domain, of all its jars, and no others."""
+        rows = dict[Any, tuple[float, bytes]]()
+
+        def use(middleware: CookiesMiddleware) -> None:
+            receive(middleware, "session=1", "all=2; Domain=a.example")
+            receive(middleware, "user=b", jar=("login", 2))
+            receive(middleware, "other=3", url="http://b.example/")
+
+        def give(jars: CookieJars) -> None:
+            keys = jars.by_domain()
+            assert set(keys) == {"a.example", "b.example"}
+            rows.update({key: jars.row(key) for key in keys["a.example"]})
+            assert jars.changed(0.0) >= {"a.example"}
+            assert not jars.changed(time.time() + 1)
+
+        def take(jars: CookieJars) -> None:
+            for key, (when, packed) in rows.items():
+                jars.take(key, when, packed)
+
+        run(MemoryKV(), make(), use, trade=give)
+        kv, other = MemoryKV(), make()
+        run(kv, other, lambda middleware: receive(middleware, "own=4"), trade=take)
+        again = make()
+        run(kv, again)
+        for each in (other, again):
+            assert sorted(sent(each).split("; ")) == ["all=2", "own=4", "session=1"]
+            assert sent(each, "http://other.a.example/") == "all=2"
+            assert sent(each, jar=("login", 2)) == "user=b"
+            assert sent(each, "http://b.example/") == ""
+
+    def test_the_later_session_stays(self, make: type[CookiesMiddleware]) -> None:
+        """What another agent saved before, or after, the session here began."""
+        packed = dict[str, bytes]()
+
+        def save(name: str) -> None:
+            def give(jars: CookieJars) -> None:
+                [key] = jars.by_domain()["a.example"]
+                _, packed[name] = jars.row(key) or (0.0, b"")
+
+            run(MemoryKV(), make(), lambda each: receive(each, f"session={name}"), trade=give)
+
+        save("old")
+        save("new")
+        key, now, middleware = (None, "a.example"), time.time(), make()
+
+        def trade(jars: CookieJars) -> None:
+            jars.by_domain()
+            jars.take(key, now - 1_000, packed["old"])
+            assert sent(middleware) == "session=own"
+            jars.take(key, now + 1_000, packed["new"])
+            assert sent(middleware) == "session=new"
+
+        run(MemoryKV(), middleware, lambda each: receive(each, "session=own"), trade=trade)
 
     def test_expired_ones_are_dropped(
         self, make: type[CookiesMiddleware], monkeypatch: pytest.MonkeyPatch
@@ -255,3 +313,26 @@ def test_from_crawler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     crawler = get_crawler(settings_dict={"JOBDIR": str(tmp_path)})
     crawler.crawling = True
     assert isinstance(SavedCookies.from_crawler(crawler), SavedCookies)
+
+
+def test_nobody_says_what_another_site_has_set() -> None:
+    """Cookies of another domain than that of the row are left out."""
+    other, middleware = CookiesMiddleware(), CookiesMiddleware()
+    rows = list[bytes]()
+
+    def give(jars: CookieJars) -> None:
+        jars.by_domain()
+        rows.append((jars.row((None, "a.example")) or (0.0, b""))[1])
+
+    run(MemoryKV(), other, lambda each: receive(each, "session=1"), trade=give)
+    run(MemoryKV(), middleware, trade=lambda jars: jars.take((None, "b.example"), 1.0, rows[0]))
+    assert sent(middleware) == ""
+
+
+def test_cookies_that_came_before_the_spider_was_open() -> None:
+    """They lie in rows of their own, and are taken once."""
+    kv, other, middleware = MemoryKV(), HostCookiesMiddleware(), CookiesMiddleware()
+    run(kv, other, lambda each: receive(each, "session=1"))
+    run(kv, middleware)
+    assert sent(middleware) == "session=1"
+    assert [key[:4] for key, _ in kv.items()] == [b"jar\0"]

@@ -10,8 +10,8 @@ slot, the unit. The sieve is drained first; fingerprints are forgotten before ro
 from __future__ import annotations
 
 import struct
-from collections import Counter
-from collections.abc import Callable, Generator, Iterator
+from collections import Counter, defaultdict
+from collections.abc import Callable, Generator, Hashable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from enum import Enum, auto
@@ -150,8 +150,24 @@ def _robots(mine: bytes | None, theirs: bytes) -> bytes | None:
     return theirs if mine is None or later_row(theirs, mine) else None
 
 
+_WHEN: Final = struct.Struct(">d")
+
+
+def pack_jar(when: float, packed: bytes) -> bytes:
+    """The cookies of a jar, and *when* they changed last (seconds since the epoch, 0: unknown)."""
+    return _WHEN.pack(when) + packed
+
+
+def unpack_jar(data: bytes) -> tuple[float, bytes]:
+    """What `pack_jar` packed. Raises `ValueError`, `struct.error`."""
+    (when,) = _WHEN.unpack_from(data)
+    if not 0.0 <= when < _MOST:
+        raise ValueError("cookies that changed beyond all bounds")
+    return when, data[_WHEN.size :]
+
+
 def _cookies(mine: bytes | None, theirs: bytes) -> bytes | None:
-    packed = merge_cookies(mine, theirs)
+    packed = merge_cookies(mine, unpack_jar(theirs)[1])
     return packed if packed != mine else None
 
 
@@ -200,9 +216,10 @@ _values = ValueCodec()
 
 def cookie_domain(key: bytes) -> str:
     """Return the domain of a cookie row without prefix; "" if invalid."""
-    with suppress(CodecError):
+    with suppress(CodecError, TypeError):
         match _values.loads(key):
-            case tuple([_, str(domain)]):
+            case tuple([jar, str(domain)]):
+                hash(jar)  # a list, for one, is no key
                 return domain
     return ""
 
@@ -235,7 +252,7 @@ class HostDump:
         # Not synced: after a kill the file is checked before use.
         new = path.with_name(f"{path.name}.new")
         with HandoverWriter(new, label) as writer:
-            for count, item in enumerate(self._items(), 1):
+            for count, item in enumerate(self.items(), 1):
                 if isinstance(item, bool):
                     yield item
                     continue
@@ -244,14 +261,15 @@ class HostDump:
                     yield False
         new.replace(path)
 
-    def _items(self) -> Iterator[Item | bool]:
+    def items(self) -> Iterator[Item | bool]:
+        """The rows of the units; a flag between portions, as of a step."""
         if self._store.sieve is not None:
             yield from self._context.drain_sieve(self._units.numbers)
             yield [ItemKind.SIEVE, "", self._store.sieve.width * 8]
             for dropped, times in self._store.sieve.dropped.items():
                 if self._units.has_host(dropped):
                     yield [ItemKind.DROPPED, dropped, times]
-        jars = self._jars()
+        jars = self.jars()
         for host in self.hosts():
             if host is None:
                 yield False
@@ -266,22 +284,31 @@ class HostDump:
             if address.next_fetch > now:
                 yield [ItemKind.CLOCK, key, address.next_fetch - now + wall]
 
-    def _jars(self) -> dict[str, list[bytes]]:
-        """Keys of jars by their domain."""
-        jars, running = dict[str, list[bytes]](), self._context.cookies()
-        rows = self._store.kv("cookies").items(COOKIES)
-        keys = (key[len(COOKIES) :] for key, _ in rows) if running is None else running.keys()
-        for key in keys:
-            jars.setdefault(cookie_domain(key), []).append(key)
-        return jars
+    def jars(self) -> dict[str, Sequence[tuple[Hashable, str]]]:
+        """The keys of cookie jars by domain."""
+        if (running := self._context.cookies()) is not None:
+            return dict(running.by_domain())
+        jars = defaultdict[str, list[tuple[Hashable, str]]](list)
+        for key, _ in self._store.kv("cookies").items(COOKIES):
+            if domain := cookie_domain(key[len(COOKIES) :]):
+                jars[domain].append(_values.loads(key[len(COOKIES) :]))
+        return dict(jars)
 
-    def _cookie_items(self, jars: dict[str, list[bytes]], host: str) -> Iterator[Item]:
+    def _cookie_items(
+        self, jars: dict[str, Sequence[tuple[Hashable, str]]], host: str
+    ) -> Iterator[Item]:
         """The rows of *jars* of the domain of *host*, once."""
         running, kv = self._context.cookies(), self._store.kv("cookies")
-        for key in jars.pop(registered_domain(host), ()):
-            value = kv.get(COOKIES + key) if running is None else running.row(key)
-            if value is not None:
-                yield [ItemKind.KEPT, host, "cookies", COOKIES + key, value]
+        for jar in jars.pop(registered_domain(host), ()):
+            try:
+                key = COOKIES + _values.dumps(jar)
+            except CodecError:  # such a jar is not kept over a restart, either
+                continue
+            when, packed = 0.0, kv.get(key)
+            if running is not None:
+                when, packed = running.row(jar) or (0.0, None)
+            if packed is not None:
+                yield [ItemKind.KEPT, host, "cookies", key, pack_jar(when, packed)]
 
     def hosts(self) -> Iterator[str | None]:
         """Yield the hosts of the units; None between portions."""

@@ -28,12 +28,12 @@ from scrapy_spider_suite.cluster.handover.dump import (
     ROWS,
     item_weight,
     kind_of_row,
+    unpack_jar,
 )
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext, Steps, is_forced
 from scrapy_spider_suite.cluster.handover.handover_file import (
     HandoverLabel,
     HandoverReader,
-    Item,
     ItemKind,
     UnitSet,
     pack_units,
@@ -49,7 +49,9 @@ from scrapy_spider_suite.store.host_queues import LATEST, NEVER, RESIDENT, secon
 from scrapy_spider_suite.store.revisit_plans import RevisitPlan
 from scrapy_spider_suite.store.rows import COUNT_MAX, HostRecord, UrlState, unpack_row
 from scrapy_spider_suite.store.seen_index import DONE_200, SieveIndex
+from scrapy_spider_suite.store.value_codec import ValueCodec
 
+_values = ValueCodec()
 _LOADED: Final = b"t"
 _RANK: Final = {State.PENDING: 0, State.FAILED: 1, State.DONE: 2}
 _END: Final = -1
@@ -186,78 +188,24 @@ def _check_kept(host: str, name: str, key: bytes, value: bytes) -> None:
             raise ValueError(f"a plan for another page than one of {host!r}")
 
 
-class LoadPosition(NamedTuple):
-    """How far a file is merged."""
-
-    at: int
-    items: int
-    since: int = 0  # the last earlier sequence number
-
-
-class HostLoad:
-    """Merges the file at *path* into the frontier. *counted*: it has no URLs, but their counts."""
+class ItemMerge:
+    """Checks items, and merges them into the frontier. *counted*: they have no URLs, but their
+    counts.
+    """
 
     def __init__(
-        self, context: HandoverContext, units: UnitSet, path: Path, label: HandoverLabel, *,
-        counted: bool = False,
+        self, context: HandoverContext, units: UnitSet, *, counted: bool = False
     ) -> None:  # fmt: skip
         context.refuse_sieve(units)
         self._context = context
-        self._store, self._records, self._kv = context.store, context.records, context.kv
-        self._units, self._path, self._label = units, path, label
-        self._key = _LOADED + label.file_id.encode()
+        self._store, self._records = context.store, context.records
+        self._units = units
         self._conflicts = Conflicts(context)
         self._slots = fingerprints.mask_of(units.numbers)
         self._bits = 0  # of the fingerprints that come
         self._counted = counted
-        self.counts: Counter[int] = Counter()  # of merged items, by kind
 
-    @property
-    def done(self) -> bool:
-        """Whether all is on disk: the sender may forget it."""
-        return self._place(0).at == _END
-
-    def merge(self) -> Steps:
-        """Check the whole file, then merge it. Raises `HandoverFileError`: nothing was changed."""
-        if not self.done:
-            with HandoverReader(self._path) as reader:
-                if self._kv.get(self._key) is None:
-                    yield from self._check(reader)
-                yield from self._merge(reader)
-                yield from self._conflicts.decide(self._place(0).since)
-                if self._store.sieve is not None:
-                    yield from self._finish_fingerprints(reader, self._store.sieve)
-            self._kv.put(self._key, msgpack.packb(LoadPosition(_END, 0)))
-            self._context.flush()
-
-    def forget(self) -> None:
-        """Forget that the file was merged: it does not come again."""
-        self._kv.delete(self._key)
-
-    def _place(self, first: int) -> LoadPosition:
-        data = self._kv.get(self._key)
-        if data is None:
-            return LoadPosition(first, 0, self._context.states.counters.sequence)
-        return LoadPosition(*msgpack.unpackb(data))
-
-    # Checking
-
-    def _check(self, reader: HandoverReader) -> Iterator[bool]:
-        label = self._label
-        if reader.label != label or label.units != pack_units(self._units.numbers):
-            raise HandoverFileError(f"{self._path} is another file than was offered")
-        for items, at in reader.chunks():
-            for count, item in enumerate(items, 1):
-                try:
-                    self._check_item(*item)
-                except Exception as error:  # a hostile file may raise anything
-                    why = " ".join(str(error).split())[:200]
-                    raise HandoverFileError(f"{self._path}, before byte {at}: {why}") from error
-                if not count % ROWS:
-                    yield False
-            yield False
-
-    def _check_item(self, kind: int, host: str, *rest: Any) -> None:
+    def check(self, kind: int, host: str, *rest: Any) -> None:
         """Raise anything unless the item is valid, and of a host of the units."""
         if kind == ItemKind.CLOCK:
             (wall,) = rest
@@ -317,30 +265,7 @@ class HostLoad:
             if not self._slots[slots].all():
                 raise ValueError("fingerprints that lie in no unit that was to be handed over")
 
-    # Merging
-
-    def _merge(self, reader: HandoverReader) -> Iterator[bool]:
-        place = self._place(reader.first)
-        items, end = reader.chunk(place.at)
-        while items:
-            # A known URL without a row is done, until the next step.
-            sifter = self._context.states.sieve_queue
-            if sifter is not None and sifter.sieve.full:
-                yield from self._context.drain_sieve()
-            yield from self._context.finish_flush()
-            portion = items[place.items : place.items + ROWS]
-            for item in portion:
-                self._merge_item(item)
-                self.counts[item[0]] += item_weight(item, self._store.sieve)
-            place = place._replace(items=place.items + ROWS)
-            if place.items >= len(items):
-                place = place._replace(at=end, items=0)
-                items, end = reader.chunk(end)
-            self._kv.put(self._key, msgpack.packb(place))
-            yield False
-
-    def _merge_item(self, item: Item) -> None:
-        kind, host, *rest = item
+    def apply(self, kind: int, host: str, *rest: Any) -> None:
         context, sieved = self._context, self._store.sieve
         if kind == ItemKind.HOST:
             self._merge_host(host, HostRecord.from_bytes(rest[0]))
@@ -423,12 +348,95 @@ class HostLoad:
                 context.trap_stats.change(host, unpack(host, value))
                 context.trap_stats.save()
         elif name == "cookies" and (running := context.cookies()) is not None:
-            running.take(key[len(COOKIES) :], value)
+            running.take(_values.loads(key[len(COOKIES) :]), *unpack_jar(value))
         else:
             kv, part = self._store.kv(name), kind_of_row(name, key, host)
             kept = None if part is None else part.merge(kv.get(key), value)
             if kept is not None:
                 kv.put(key, kept)
+
+
+class LoadPosition(NamedTuple):
+    """How far a file is merged."""
+
+    at: int
+    items: int
+    since: int = 0  # the last earlier sequence number
+
+
+class HostLoad(ItemMerge):
+    """Merges the file at *path* into the frontier. After a kill it goes on where it was."""
+
+    def __init__(
+        self, context: HandoverContext, units: UnitSet, path: Path, label: HandoverLabel
+    ) -> None:  # fmt: skip
+        super().__init__(context, units)
+        self._kv, self._path, self._label = context.kv, path, label
+        self._key = _LOADED + label.file_id.encode()
+        self.counts: Counter[int] = Counter()  # of merged items, by kind
+
+    @property
+    def done(self) -> bool:
+        """Whether all is on disk: the sender may forget it."""
+        return self._place(0).at == _END
+
+    def merge(self) -> Steps:
+        """Check the whole file, then merge it. Raises `HandoverFileError`: nothing was changed."""
+        if not self.done:
+            with HandoverReader(self._path) as reader:
+                if self._kv.get(self._key) is None:
+                    yield from self._check(reader)
+                yield from self._merge(reader)
+                yield from self._conflicts.decide(self._place(0).since)
+                if self._store.sieve is not None:
+                    yield from self._finish_fingerprints(reader, self._store.sieve)
+            self._kv.put(self._key, msgpack.packb(LoadPosition(_END, 0)))
+            self._context.flush()
+
+    def _place(self, first: int) -> LoadPosition:
+        data = self._kv.get(self._key)
+        if data is None:
+            return LoadPosition(first, 0, self._context.states.counters.sequence)
+        return LoadPosition(*msgpack.unpackb(data))
+
+    # Checking
+
+    def _check(self, reader: HandoverReader) -> Iterator[bool]:
+        label = self._label
+        if reader.label != label or label.units != pack_units(self._units.numbers):
+            raise HandoverFileError(f"{self._path} is another file than was offered")
+        for items, at in reader.chunks():
+            for count, item in enumerate(items, 1):
+                try:
+                    self.check(*item)
+                except Exception as error:  # a hostile file may raise anything
+                    why = " ".join(str(error).split())[:200]
+                    raise HandoverFileError(f"{self._path}, before byte {at}: {why}") from error
+                if not count % ROWS:
+                    yield False
+            yield False
+
+    # Merging
+
+    def _merge(self, reader: HandoverReader) -> Iterator[bool]:
+        place = self._place(reader.first)
+        items, end = reader.chunk(place.at)
+        while items:
+            # A known URL without a row is done, until the next step.
+            sifter = self._context.states.sieve_queue
+            if sifter is not None and sifter.sieve.full:
+                yield from self._context.drain_sieve()
+            yield from self._context.finish_flush()
+            portion = items[place.items : place.items + ROWS]
+            for item in portion:
+                self.apply(*item)
+                self.counts[item[0]] += item_weight(item, self._store.sieve)
+            place = place._replace(items=place.items + ROWS)
+            if place.items >= len(items):
+                place = place._replace(at=end, items=0)
+                items, end = reader.chunk(end)
+            self._kv.put(self._key, msgpack.packb(place))
+            yield False
 
     # Fingerprints
 

@@ -1,5 +1,5 @@
 -- Pulses of a process and its queues, or a question. Returns whether the columns are known, whether the
--- caller rolls up (2: since now), and whether a pulse of these waits for that.
+-- caller rolls up (2: since now), and how many pulses of those that are named wait for that.
 -- KEYS: pulses, taken, rolled, columns, roller. ARGV: token, milliseconds of a lease (0 ends it), most
 -- bytes of all pulses, how many (process, pulse or '', id of its columns), these, ids of columns and the
 -- columns as JSON.

@@ -1,11 +1,11 @@
 -- What the scripts of the run queue share. Before it: world.lua and rows.lua.
 -- KEYS: queues, members; other keys begin as the first one. ARGV[1]: the arguments, packed.
 --
--- Of a queue and a slot, the run that is next lies in a hash of 64 slots, which the server packs, and
--- those behind it in a list: most slots have one. A run given to a fetcher is a task; while a fetcher has
+-- Of a queue and a slot, the run that is next lies in a hash of 64 slots, which the server packs while
+-- none has its rows inline, and those behind it in a list: most slots have one. A run given to a fetcher is a task; while a fetcher has
 -- tasks of a slot, it holds the slot. A slot with runs that nobody holds is free in its
 -- queue. Of a run that was a task before, *started* has its progress and the number of its failures.
--- No loop is longer than the entries of a call, 16 of each kind or 64 places, or the 8 queues, allow.
+-- No loop is longer than the entries of a call, 16 of each kind, 16 blobs of each of these, or 64 places, or the 8 queues, allow.
 local QUEUES, MEMBERS = unpack(KEYS)
 local P = string.sub(QUEUES, 1, -#'queues' - 1)
 local HOLDERS, FETCHERS, CALLS, CALLED = P .. 'holders', P .. 'fetchers', P .. 'calls', P .. 'called'

@@ -100,7 +100,7 @@ def test_what_nobody_foresaw_is_said_and_tried_again(
 
     async def test(at: At) -> None:
         with monkeypatch.context() as patch:
-            patch.setattr(HostLoad, "_merge_item", fail)
+            patch.setattr(HostLoad, "apply", fail)
             for _ in range(2):
                 with pytest.raises(type(error)):
                     await at.take()
