@@ -225,7 +225,7 @@ async def grow(url: str, folder: Path, count: int, report: Report) -> None:
     posted, step, shown, spent = 0, max(1, count // 10), 0, 0.0
     try:
         for number, keys in enumerate(made_links(count), 1):
-            router.own_links(LinkOrigin(1, "http://www.from.example/"), keys)
+            router.own_links([(LinkOrigin(1, "http://www.from.example/"), keys)])
             rows = box.take()
             places = blobs.write([pack_links(n, Links(rows[n], [])) for n in rows])
             pairs = [(n, place.to_bytes()) for n, place in zip(rows, places, strict=True)]

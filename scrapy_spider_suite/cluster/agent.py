@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _RATE_SECONDS: Final = 10.0  # over which the rate of pages is measured
-OUTBOX_ROWS = 10_000_000  # rows for other agents at which the crawl pauses: 0.1 to 0.8 KB each
+OUTBOX_ROWS = 2_500_000  # rows for other agents at which the crawl pauses: 0.1 to 4 KB each
 OUTBOX_FULL = "the outbox"
 _OUTBOX_CHECK = 1.0  # seconds between two checks of a full outbox
 _DISK = 0.25  # seconds between two tries to write to a store that failed

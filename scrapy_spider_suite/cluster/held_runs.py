@@ -27,11 +27,11 @@ LINGER: Final = 3.0  # seconds for which a slot without URLs is kept: its links 
 
 
 class LinkBox:
-    """Rows for the owners of partitions, in memory until a checkpoint takes them."""
+    """Rows for the owners of partitions, in memory until a checkpoint takes them: *size* bytes."""
 
     def __init__(self) -> None:
         self._rows: defaultdict[int, list[bytes]] = defaultdict(list)
-        self._count = 0
+        self._count = self.size = 0
 
     def __len__(self) -> int:
         return self._count
@@ -43,9 +43,11 @@ class LinkBox:
     def put(self, to: str, row: bytes) -> None:
         self._rows[int(to)].append(row)
         self._count += 1
+        self.size += len(row)
 
     def take(self) -> dict[int, list[bytes]]:
-        rows, self._rows, self._count = self._rows, defaultdict(list), 0
+        rows, self._rows = self._rows, defaultdict(list)
+        self._count = self.size = 0
         return rows
 
 

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import secrets
 import struct
-from collections import OrderedDict, deque
+from collections import OrderedDict, defaultdict, deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import asdict
@@ -154,8 +154,8 @@ def unpack_foreign_row(host: object, row: object, mark: object = "") -> Entry:
     return entry
 
 
-_A_ROW: Final = 50
 _ROW_BYTES: Final = 4_000  # bytes of a row with several links: fits the largest datagram
+_WAY_BYTES: Final = 24  # of what links of another page have in common, beside its URL
 _LINKS, _ENTRY = range(2)
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Origin = tuple[_Count, str, int, _Count, Annotated[int, msgspec.Meta(ge=0, le=POLICY_MAX)]]
@@ -189,8 +189,25 @@ class OwnerRouter:
         self._owner, self._by_slot = owner, by_slot
         self._sent.clear()
 
-    def own_links(self, way: LinkOrigin, keys: list[bytes], *, anyway: bool = False) -> list[bytes]:
-        """Return the *keys* that stay here; *anyway* sends known ones again."""
+    def own_links(self, pages: Iterable[PageLinks], *, anyway: bool = False) -> list[PageLinks]:
+        """Return the links of *pages* that stay here; *anyway* sends known ones again."""
+        kept: list[PageLinks] = []
+        sent = defaultdict[str, list[PageLinks]](list)
+        for way, keys in pages:
+            own, others = self._sort_out(keys)
+            kept.append((way, own))
+            for to, foreign in others.items():
+                new = foreign if anyway else self._sent.new(foreign)
+                self.spared += len(foreign) - len(new)
+                if new:
+                    sent[to].append((way, new))
+        for to, found in sent.items():
+            for row in _rows_of(found):
+                self.outbox.put(to, row)
+        return kept
+
+    def _sort_out(self, keys: list[bytes]) -> tuple[list[bytes], dict[str, list[bytes]]]:
+        """The *keys* that stay here, and those of other owners."""
         own: list[bytes] = []
         others: dict[str, list[bytes]] = {}
         names, prefix, owner = self._by_slot, b"\0\0\0", ""  # no host has such a key
@@ -204,12 +221,7 @@ class OwnerRouter:
                 own.append(key)
             else:
                 others.setdefault(owner, []).append(key)
-        for to, foreign in others.items():
-            new = foreign if anyway else self._sent.new(foreign)
-            self.spared += len(foreign) - len(new)
-            for row in _rows_of(new):
-                self.outbox.put(to, msgpack.packb([_LINKS, *way, *row]))
-        return own
+        return own, others
 
     def owns(self, entry: Entry) -> bool:
         return not self.other(entry)
@@ -242,28 +254,37 @@ class OwnerRouter:
         return False
 
 
-def _rows_of(keys: list[bytes]) -> Iterator[list[bytes]]:
-    row: list[bytes] = []
+def _rows_of(pages: Iterable[PageLinks]) -> Iterator[bytes]:
+    """Rows of the links of *pages*, each small enough to be sent alone."""
+    row: list[Any] = [_LINKS]
     size = 0
-    for key in keys:
-        if row and (len(row) == _A_ROW or size + len(key) > _ROW_BYTES):
-            yield row
-            row, size = [], 0
-        row.append(key)
-        size += len(key)
-    if row:
-        yield row
+    for way, keys in pages:
+        page: list[Any] = []  # of this row
+        for key in keys:
+            begins = 0 if page or not size else _WAY_BYTES + len(way.referrer)
+            if size and size + begins + len(key) > _ROW_BYTES:
+                yield msgpack.packb(row)
+                row, size, page, begins = [_LINKS], 0, [], 0
+            if not page:
+                page = list(way)
+                row.append(page)
+            page.append(key)
+            size += begins + len(key)
+    if size:
+        yield msgpack.packb(row)
 
 
-def unpack_row_of_agent(row: bytes) -> Entry | PageLinks:
-    """The entry, or the links of a page, in a row of another agent's outbox.
+def unpack_row_of_agent(row: bytes) -> Entry | list[PageLinks]:
+    """The entry, or the links of some pages, in a row of another agent's outbox.
 
     Raises `MessageError`.
     """
     try:
         kind, *rest = msgpack.unpackb(row)
         if kind == _LINKS:
-            return _links(rest)
+            if not rest:
+                raise ValueError("links of no page")
+            return list(map(_links, rest))
         if kind != _ENTRY:
             raise ValueError(f"no kind of row has the number {kind!r}")
         entry = unpack_foreign_row(*rest)
@@ -281,13 +302,12 @@ def unpack_rows(rows: Iterable[bytes]) -> Iterator[Entry]:
         if isinstance(found, Entry):
             yield found
         else:
-            origin, keys = found
-            yield from (entry_of(key, origin) for key in keys)
+            yield from (entry_of(key, origin) for origin, keys in found for key in keys)
 
 
-def _links(rest: list[Any]) -> PageLinks:
+def _links(page: list[Any]) -> PageLinks:
     """Their keys are made anew."""
-    given = msgspec.convert(rest[5:], list[bytes])
+    given = msgspec.convert(page[5:], list[bytes])
     urls = [url_of(key) for key in given]
     for url in urls:
         if not url.startswith(_WEB):
@@ -296,7 +316,7 @@ def _links(rest: list[Any]) -> PageLinks:
     for key, other in zip(keys, given, strict=True):
         if key[2:] != other[2:]:
             raise ValueError(f"{url_of(key)[:200]!r} is no link to {other[2:200]!r}")
-    return LinkOrigin(*msgspec.convert(rest[:5], _Origin)), keys
+    return LinkOrigin(*msgspec.convert(page[:5], _Origin)), keys
 
 
 # What the values of SUITE_CLUSTER have in common
@@ -403,8 +423,8 @@ class ReceivedRows:
 
 
 BEAT: Final = 0.5  # seconds in which rows for a message gather
-_PORTION: Final = 100  # rows between two turns of the loop: some milliseconds
-_ROWS: Final = 20  # received rows, of some URLs each, that are stored together
+_PORTION: Final = 10  # rows between two turns of the loop: some milliseconds
+_ROWS: Final = 4  # received rows, of up to 100 URLs each, that are stored together
 _MESSAGES_AT_ONCE: Final = 8  # messages made durable at once
 _SPARE: Final = 32  # room for notices to one receiver, beside rows
 _UNPACKED: Final = 8  # bytes of rows read for each byte of a message: they are packed to a fifth
@@ -516,7 +536,7 @@ class Mailbox:
                 self._received_rows.put(sender, number, number)
                 self._schedule([found])
             elif found is not None:
-                pages.append(found)
+                pages += found
         if pages:
             crawl = self._agent.crawl
             crawl.frontier.admission.add_links(pages, crawl.now(), came=True)
@@ -540,7 +560,7 @@ class Mailbox:
         crawl = self._agent.crawl
         crawl.frontier.admission.schedule(entries, crawl.now(), came=True)
 
-    def _read(self, row: bytes) -> Entry | PageLinks | None:
+    def _read(self, row: bytes) -> Entry | list[PageLinks] | None:
         try:
             return unpack_row_of_agent(row)
         except MessageError as error:

@@ -143,8 +143,8 @@ class Partition:
             if isinstance(found, Entry):
                 came[fingerprint(found.identity)] = found
             else:
-                origin, links_of_page = found
-                for key in links_of_page:  # of a request and a link to its page the request is kept
+                # Of a request and a link to its page the request is kept.
+                for key, origin in [(key, origin) for origin, keys in found for key in keys]:
                     came.setdefault(fingerprint(key), (key, origin))
         endings = [
             (key, Ending(EVENTS[number], status, when))

@@ -72,7 +72,7 @@ logger = logging.getLogger(__name__)
 
 ROWS_MAX: Final = 50_000  # URLs of runs in a fetcher, above which it asks for no more
 TASKS_MAX: Final = 1_000
-_BOX_MAX: Final = 50_000  # rows of links in memory, at which the crawl waits for a checkpoint
+_BOX_MAX: Final = 8 << 20  # bytes of links in memory, at which the crawl waits for a checkpoint
 _PERIOD: Final = 1.0  # seconds between two calls of a fetcher
 _SOON: Final = 0.1  # while there is more to say than one call holds
 _SWEEP: Final = 5.0
@@ -394,7 +394,7 @@ class Fetcher(ClusterAgent):
         await self._load_some()
         busy = self.crawl.flying > 0 or self.crawl.frontier.leases.out > 0
         interval = self.crawl.settings.checkpoint_interval
-        soon = not busy or len(self.box) > _BOX_MAX // 2
+        soon = not busy or self.box.size > _BOX_MAX // 2
         if self._is_due("checkpoint", min(interval, _PERIOD) if soon else interval):
             await self._make_checkpoint()
         if self._is_due("sweep", _SWEEP):
@@ -604,7 +604,7 @@ class Fetcher(ClusterAgent):
 
     def outbox_has_room(self) -> bool:
         """False: nothing is fetched, and no seed is read, until a checkpoint takes the links."""
-        return len(self.box) < _BOX_MAX
+        return self.box.size < _BOX_MAX
 
     def is_elsewhere(self, host: str, url: str) -> bool:
         return slot_of(host) not in self.held.slots

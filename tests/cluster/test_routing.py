@@ -157,7 +157,8 @@ def test_links_of_others_go_out() -> None:
     """With what is known of them, each to its owner."""
     agent = routing()
     links = keys("http://a.t/1", "http://b.t/1", "http://a.t/2", "http://c.t/1", "http://b.t/2")
-    assert agent.own_links(LinkOrigin(3, "http://a.t/", 7, 1, 8), links) == [links[0], links[2]]
+    origin = LinkOrigin(3, "http://a.t/", 7, 1, 8)
+    assert agent.own_links([(origin, links)]) == [(origin, [links[0], links[2]])]
     assert sent(agent, "c") == ["http://c.t/1"]
     first, second = unpack_rows(row for _, row in agent.outbox.rows("b"))
     assert (first.host, first.url, first.depth, first.referrer) == (
@@ -173,7 +174,7 @@ def test_any_slot_will_do() -> None:
     agent = routing()
     links = keys(*(f"http://{each}{n}.t/" for n in range(400) for each in "ab"))
     assert len({key[0] for key in links}) > 200
-    assert agent.own_links(LinkOrigin(1, ""), links) == links[::2]
+    assert agent.own_links([(LinkOrigin(1, ""), links)]) == [(LinkOrigin(1, ""), links[::2])]
     assert len(sent(agent, "b")) == 400
 
 
@@ -181,16 +182,16 @@ def test_what_was_sent_is_not_sent_again() -> None:
     """Until others may own it; unless somebody insists on it, or what failed has another chance."""
     agent = routing(cache=1 << 16)
     for _ in range(2):
-        agent.own_links(LinkOrigin(1, ""), keys("http://b.t/1", "http://b.t/2"))
+        agent.own_links([(LinkOrigin(1, ""), keys("http://b.t/1", "http://b.t/2"))])
         assert not agent.keeps(entry("http://b.t/3"))
     assert sent(agent, "b") == [f"http://b.t/{n}" for n in (1, 2, 3)]
     assert agent.spared == 3
-    agent.own_links(LinkOrigin(1, ""), keys("http://b.t/1"), anyway=True)
+    agent.own_links([(LinkOrigin(1, ""), keys("http://b.t/1"))], anyway=True)
     agent.keeps(entry("http://b.t/2"), anyway=True)
     agent.keeps(entry("http://b.t/3", flags=int(Flag.DONT_FILTER)))
     assert sent(agent, "b")[3:] == [f"http://b.t/{n}" for n in (1, 2, 3)]
     agent.reroute(lambda host, url: "c")
-    agent.own_links(LinkOrigin(1, ""), keys("http://b.t/1"))
+    agent.own_links([(LinkOrigin(1, ""), keys("http://b.t/1"))])
     assert sent(agent, "c") == ["http://b.t/1"]
 
 
@@ -253,7 +254,7 @@ def test_what_is_known_of_a_seed_lies_where_the_seed_does(
     """Its tag, and that its scheme was guessed; what every agent is given is each one's own."""
     agent = routing(shared_seeds=shared, cache=1 << 16)
     here, there = seeded(stores[0], agent), seeded(stores[1])
-    agent.own_links(LinkOrigin(1, ""), keys("https://b.t/"))  # it was sent before, as a link
+    agent.own_links([(LinkOrigin(1, ""), keys("https://b.t/"))])  # it was sent before, as a link
     agent.outbox.drop("b", 0, LAST)
     plant = seed_scheduler(here, lambda: 0.0)
     for host in "ab":
@@ -283,7 +284,7 @@ def test_the_tag_of_a_guess_goes_where_its_other_scheme_does(stores: list[RocksS
     owner = lambda host, url: "b" if url.startswith("http:") else "a"  # noqa: E731
     agent = OwnerRouter(Outbox(MemoryKV()), owner, "a", by_host=False, cache=1 << 16)
     frontier = seeded(stores[0], agent)
-    agent.own_links(LinkOrigin(1, ""), keys("http://a.t/"))
+    agent.own_links([(LinkOrigin(1, ""), keys("http://a.t/"))])
     agent.outbox.drop("b", 0, LAST)
     seed_scheduler(frontier, lambda: 0.0)([Seed("https://a.t/", "news", True)])
     seed = entry("https://a.t/")
@@ -312,7 +313,9 @@ def test_every_row_of_links_fits_into_a_datagram() -> None:
         f"http://b.t/{random.randbytes(random.randrange(900)).hex()[:2000]}" for _ in range(120)
     ]
     agent = routing()
-    agent.own_links(LinkOrigin(1, "http://a.t/" + random.randbytes(900).hex()), keys(*urls))
+    long = "http://a.t/" + random.randbytes(900).hex()
+    pages = [(LinkOrigin(n, long), keys(*urls[n : n + 40])) for n in range(0, 120, 40)]
+    agent.own_links(pages)
     packer, rows = MessagePacker("a", 1, BOUNDS), list(agent.outbox.rows("b"))
     for row in rows:
         packer.pack([row], 0)
@@ -322,11 +325,11 @@ def test_every_row_of_links_fits_into_a_datagram() -> None:
 
 @pytest.mark.parametrize("row", [
     b"", b"\xc1", b"\x93\x00\x01", msgpack.packb(7), msgpack.packb([9]), msgpack.packb([0]),
-    msgpack.packb([0, "deep", "", 0, 0, 0]), msgpack.packb([0, 1, 2, 0, 0, 0]),
-    msgpack.packb([0, 1, "", 0, 0, 0, "text"]), msgpack.packb([0, 1, "", 0, 0, 0, b"xx"]),
-    msgpack.packb([0, 1, "", 0, 0, 0, b"xxb.t\0\xff"]),
-    msgpack.packb([0, 1, "", 0, 0, 0, b"xxb.t\0file:///etc/passwd"]),
-    msgpack.packb([0, 1, "", 0, 0, 0, b"xxb.t\0http://c.t/"]),
+    msgpack.packb([0, ["deep", "", 0, 0, 0]]), msgpack.packb([0, [1, 2, 0, 0, 0]]),
+    msgpack.packb([0, [1, "", 0, 0, 0, "text"]]), msgpack.packb([0, [1, "", 0, 0, 0, b"xx"]]),
+    msgpack.packb([0, [1, "", 0, 0, 0, b"xxb.t\0\xff"]]),
+    msgpack.packb([0, [1, "", 0, 0, 0, b"xxb.t\0file:///etc/passwd"]]),
+    msgpack.packb([0, [1, "", 0, 0, 0, b"xxb.t\0http://c.t/"]]),
     msgpack.packb([1]), msgpack.packb([1, "b.t", b"short"]), msgpack.packb([1, 2, b"x" * 40]),
     msgpack.packb([1, "b.t", pack_row(entry("http://b.t/"))[:-1]]),
     msgpack.packb([1, "c.t", pack_row(entry("http://b.t/"))]),
@@ -334,11 +337,11 @@ def test_every_row_of_links_fits_into_a_datagram() -> None:
     msgpack.packb([1, "", pack_row(Entry("", "file:///etc/passwd", payload=b"x"))]),
     msgpack.packb([1, "b.t", pack_row(Entry("b.t", "http://b.t/", b"\0\0c.t\0x"))]),
     msgpack.packb([1, "b.t", pack_row(Entry("b.t", "http:b.t", b"\0\0b.t\0x"))]),
-    msgpack.packb([0, -1, "", 0, 0, 0, keys("http://b.t/")[0]]),
-    msgpack.packb([0, 1, "", 0, -1, 0, keys("http://b.t/")[0]]),
-    msgpack.packb([0, 1, "", 0, 0, -1, keys("http://b.t/")[0]]),
-    msgpack.packb([0, 1, "", 0, 0, 16, keys("http://b.t/")[0]]),
-    msgpack.packb([0, 1, "", 0, 0, "origin", keys("http://b.t/")[0]]),
+    msgpack.packb([0, [-1, "", 0, 0, 0, keys("http://b.t/")[0]]]),
+    msgpack.packb([0, [1, "", 0, -1, 0, keys("http://b.t/")[0]]]),
+    msgpack.packb([0, [1, "", 0, 0, -1, keys("http://b.t/")[0]]]),
+    msgpack.packb([0, [1, "", 0, 0, 16, keys("http://b.t/")[0]]]),
+    msgpack.packb([0, [1, "", 0, 0, "origin", keys("http://b.t/")[0]]]),
     msgpack.packb([1, "b.t", pack_row(entry("http://b.t/")), 7]),
     msgpack.packb([1, "b.t", pack_row(entry("http://b.t/")), "two\nlines"]),
     msgpack.packb([1, "b.t", pack_row(entry("http://b.t/")), "news\n?\n"]),
@@ -353,7 +356,7 @@ def test_rows_that_are_none_are_refused(row: bytes) -> None:
 def test_slots_are_made_anew() -> None:
     """A peer does not say under which key a URL is known."""
     honest = keys("http://b.t/1")[0]
-    row = msgpack.packb([0, 1, "", 0, 0, 0, b"\0\0" + honest[2:]])
+    row = msgpack.packb([0, [1, "", 0, 0, 0, b"\0\0" + honest[2:]]])
     (came,) = unpack_rows([row])
     assert came.identity == honest
 

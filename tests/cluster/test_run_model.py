@@ -119,7 +119,7 @@ class Fetcher:
             world.log.append((now, host, entry.url, self.name))
             self.next[host] = now + DELAY
             keys = [state_key(host, url) for host, url in links_of(entry.url)]
-            self.router.own_links(LinkOrigin(1, entry.url), keys)
+            self.router.own_links([(LinkOrigin(1, entry.url), keys)])
             self.held.end(entry.identity, Event.SUCCESS, 200, now)
 
     def states(self, slots: list[int]) -> dict[int, bytes]:
@@ -224,7 +224,7 @@ async def crawl(world: World) -> None:
     queue = fetchers[OWNER].queue
     await queue.set_weights({"bulk": 1.0})
     keys = [state_key(host, url_of(host, 0)) for host in HOSTS]
-    fetchers[OWNER].router.own_links(LinkOrigin(0, ""), keys)
+    fetchers[OWNER].router.own_links([(LinkOrigin(0, ""), keys)])
     trouble = 400
     for step in range(20_000):
         town.wait(dice.choice([0.3, 1.0, 2.5]))

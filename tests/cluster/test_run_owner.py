@@ -43,7 +43,8 @@ def rows_of(urls: list[tuple[str, str]]) -> list[bytes]:
     """Rows for the owner with links to these hosts and paths."""
     box = LinkBox()
     router = OwnerRouter(box, lambda host, url: str(partition_of(host)), "")
-    router.own_links(ORIGIN, [state_key(host, f"http://{host}/{path}") for host, path in urls])
+    keys = [state_key(host, f"http://{host}/{path}") for host, path in urls]
+    router.own_links([(ORIGIN, keys)])
     return box.take()[NUMBER] if urls else []
 
 
@@ -173,7 +174,7 @@ def test_of_a_request_and_a_link_to_it_the_request_is_kept(first: str) -> None:
     url = f"http://{host}/1"
     router = OwnerRouter(box, lambda host, url: str(partition_of(host)), "")
     steps = {
-        "link": lambda: router.own_links(LinkOrigin(1, "http://a.test/"), [state_key(host, url)]),
+        "link": lambda: router.own_links([(ORIGIN, [state_key(host, url)])]),
         "request": lambda: router.keeps(Entry(host, url, payload=b"callback"), anyway=True),
     }
     steps.pop(first)()

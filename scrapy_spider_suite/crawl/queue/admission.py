@@ -45,8 +45,8 @@ class Router(Protocol):
 
     def owns(self, entry: Entry) -> bool: ...
 
-    def own_links(self, way: LinkOrigin, keys: list[bytes], *, anyway: bool = False) -> list[bytes]:
-        """The state keys of links that stay here; the others are on their way."""
+    def own_links(self, pages: Iterable[PageLinks], *, anyway: bool = False) -> list[PageLinks]:
+        """The links of *pages* that stay here; the others are on their way."""
 
 
 class RetryFailed:
@@ -349,10 +349,7 @@ class Admission:
         """`schedule` for the links of some pages."""
         anyway, queue = self.retry_failed.by_age, self._states.sieve_queue
         if (router := self.router) is not None:
-            pages = [
-                (origin, router.own_links(origin, keys, anyway=anyway or came))
-                for origin, keys in pages
-            ]
+            pages = router.own_links(pages, anyway=anyway or came)
         if queue is not None and queue.active:
             for origin, keys in pages:
                 self._offer(origin, keys)
