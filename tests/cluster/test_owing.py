@@ -35,7 +35,7 @@ PLAN = Plan(
     size=Size(hosts=16, addresses=16, pages=14, host_delay=0.35, ip_delay=0.0), agents=2,
     seconds=0.0, grace="forever", fault="restart-aof",
 )  # fmt: skip
-ROWS = 25
+ROWS = 12
 LATE = 100.0
 """Seconds that anything may take on a busy machine."""
 
