@@ -33,8 +33,9 @@ WEIGHTS = {"bulk": 5.0, "fresh": 3.0, "one-off": 1.0}
 
 
 def run_of(number: int, urls: int = 100) -> Run:
-    """A run with a number."""
-    return Run(number.to_bytes(8, "big"), urls, b"blob")
+    """A run with a number: of three, two have a place, and one has its rows inline."""
+    place = b"\0rows" if number % 3 == 0 else b"\1" + b"blob\0\0\0\0" + bytes(12)
+    return Run(number.to_bytes(8, "big"), urls, place)
 
 
 class Fetcher:
@@ -326,8 +327,9 @@ def test_at_random(in_town: InTown, seed: int) -> None:
         assert not any(n for name, n in totals.items() if not name.endswith(":done"))
         left = {key.decode() for key in town.client.keys("suite:{web}:runs:*")}
         assert {key.rpartition(":")[2] for key in left} == {
-            "queues", "counts", "calls", "called", "sources", "states", "blobs",
+            "queues", "counts", "calls", "called", "sources", "states", "blobs", "litter",
         }  # fmt: skip
+        assert town.client.zrange("suite:{web}:runs:litter", 0, -1) == [b"blob\0\0\0\0"]
         slots = town.client.hlen("suite:{web}:runs:states")
         assert town.client.hgetall("suite:{web}:runs:blobs") == {STATE[:8]: b"%d" % slots}
 
@@ -406,7 +408,9 @@ async def check(town: Town, number: int) -> None:
         for slot, behind in lists.items():
             first = client.hget(key("next", queue, slot // 64), slot)
             assert first or not behind
-            lists[slot] = [first, *behind] if first else []
+            both = first is not None and len(first) == 62 and first[10] == 1
+            pair = [first[:31], first[31:]] if both else [first]
+            lists[slot] = [*pair, *behind] if first else []
         runs += [run[:8] for each in lists.values() for run in each]
         free = {int(slot) for slot in client.smembers(key("free", queue))}
         assert free == {slot for slot, each in lists.items() if each and slot not in holders}

@@ -1,11 +1,13 @@
 -- What the scripts of the run queue share. Before it: world.lua and rows.lua.
 -- KEYS: queues, members; other keys begin as the first one. ARGV[1]: the arguments, packed.
 --
--- Of a queue and a slot, the run that is next lies in a hash of 64 slots, which the server packs while
--- none has its rows inline, and those behind it in a list: most slots have one. A run given to a fetcher is a task; while a fetcher has
--- tasks of a slot, it holds the slot. A slot with runs that nobody holds is free in its
--- queue. Of a run that was a task before, *started* has its progress and the number of its failures.
--- No loop is longer than the entries of a call, 16 of each kind, 16 blobs of each of these, or 64 places, or the 8 queues, allow.
+-- Of a queue and a slot, the run that is next lies in a hash of 64 slots, together with the one behind it
+-- if both have places; further ones lie in a list. Most slots have no list, and the server packs a hash
+-- whose values have 64 bytes at most, as two such runs have; rows that lie inline may have more.
+-- A run given to a fetcher is a task; while a fetcher has tasks of a slot, it holds the slot. A slot with
+-- runs that nobody holds is free in its queue. Of a run that was a task before, *started* has its progress
+-- and the number of its failures. No loop is longer than the entries of a call, 16 of each kind, 16 blobs
+-- of each of these, or 64 places, or the 8 queues, allow.
 local QUEUES, MEMBERS = unpack(KEYS)
 local P = string.sub(QUEUES, 1, -#'queues' - 1)
 local HOLDERS, FETCHERS, CALLS, CALLED = P .. 'holders', P .. 'fetchers', P .. 'calls', P .. 'called'
@@ -14,6 +16,7 @@ local INPUTS, MANIFESTS, STATES = P .. 'inputs', P .. 'manifests', P .. 'states'
 local BLOBS, LITTER = P .. 'blobs', P .. 'litter'
 local REGISTRY = string.sub(MEMBERS, 1, -#'members' - 1)
 local CRAWL, UNITS_HELD = REGISTRY .. 'crawl', REGISTRY .. 'holders'
+local PLACED = 31  -- bytes of a run with a place
 local a = cmsgpack.unpack(ARGV[1])
 
 local queues, weights = {}, {}
@@ -81,28 +84,45 @@ local function with_runs(slot)
   return found
 end
 
+-- The next run of *queue* and *slot*, and the one behind it, if it lies there, too.
+local function next_runs(queue, slot)
+  local both = redis.call('HGET', next_of(queue, slot), slot)
+  if both and #both == 2 * PLACED and string.byte(both, 11) == 1 then
+    return string.sub(both, 1, PLACED), string.sub(both, PLACED + 1)
+  end
+  return both
+end
+
+local function lie_together(one, two)
+  return #one == PLACED and #two == PLACED and string.byte(one, 11) == 1 and string.byte(two, 11) == 1
+end
+
 -- Put a run into its queue, as the next of its slot (*first*) or as the last.
 local function push(queue, slot, run, first)
-  local before = redis.call('HGET', next_of(queue, slot), slot)
-  if before and first then redis.call('LPUSH', list_of(queue, slot), before) end
-  if first or not before then
-    redis.call('HSET', next_of(queue, slot), slot, run)
-  else
-    redis.call('RPUSH', list_of(queue, slot), run)
+  local LIST, one, two = list_of(queue, slot), next_runs(queue, slot)
+  if one and first then
+    if two then redis.call('LPUSH', LIST, two) end
+    if lie_together(run, one) then two = one else redis.call('LPUSH', LIST, one); two = nil end
+  elseif one and not two and lie_together(one, run) and redis.call('EXISTS', LIST) == 0 then
+    two = run
+  elseif one then
+    redis.call('RPUSH', LIST, run)
   end
+  if first or not one then one = run end
+  redis.call('HSET', next_of(queue, slot), slot, one .. (two or ''))
   if redis.call('HEXISTS', HOLDERS, slot) == 0 then redis.call('SADD', free_of(queue), slot) end
 end
 
 -- Take the next run of *queue* and *slot*.
 local function pop(queue, slot)
-  local run = redis.call('HGET', next_of(queue, slot), slot)
-  local behind = redis.call('LPOP', list_of(queue, slot))
+  local one, two = next_runs(queue, slot)
+  local behind = two or redis.call('LPOP', list_of(queue, slot))
   if behind then
     redis.call('HSET', next_of(queue, slot), slot, behind)
   else
     redis.call('HDEL', next_of(queue, slot), slot)
   end
-  return run
+  return one
 end
 
 -- A fetcher has one task of *slot* less: the slot may be free.
