@@ -406,11 +406,11 @@ async def check(town: Town, number: int) -> None:
     for queue in WEIGHTS:
         lists = {slot: client.lrange(key("list", queue, slot), 0, -1) for slot in range(SLOTS)}
         for slot, behind in lists.items():
-            first = client.hget(key("next", queue, slot // 64), slot)
-            assert first or not behind
-            both = first is not None and len(first) == 62 and first[10] == 1
-            pair = [first[:31], first[31:]] if both else [first]
-            lists[slot] = [*pair, *behind] if first else []
+            placed = client.hget(key("next", queue, slot // 64), slot)
+            assert len(placed or b"") in (0, 31, 62)
+            assert (placed is None) == (not placed and not behind)
+            pair = [placed[at : at + 31] for at in range(0, len(placed), 31)] if placed else []
+            lists[slot] = [*pair, *behind]
         runs += [run[:8] for each in lists.values() for run in each]
         free = {int(slot) for slot in client.smembers(key("free", queue))}
         assert free == {slot for slot, each in lists.items() if each and slot not in holders}

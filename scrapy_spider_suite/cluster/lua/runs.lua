@@ -1,9 +1,9 @@
 -- What the scripts of the run queue share. Before it: world.lua and rows.lua.
 -- KEYS: queues, members; other keys begin as the first one. ARGV[1]: the arguments, packed.
 --
--- Of a queue and a slot, the run that is next lies in a hash of 64 slots, together with the one behind it
--- if both have places; further ones lie in a list. Most slots have no list, and the server packs a hash
--- whose values have 64 bytes at most, as two such runs have; rows that lie inline may have more.
+-- Of a queue and a slot, the next two runs lie in a hash of 64 slots, which the server packs while no value
+-- has more than 64 bytes; further ones lie in a list, and so do those with their rows inline, and all that
+-- are behind one of these. Most slots have no list.
 -- A run given to a fetcher is a task; while a fetcher has tasks of a slot, it holds the slot. A slot with
 -- runs that nobody holds is free in its queue. Of a run that was a task before, *started* has its progress
 -- and the number of its failures. No loop is longer than the entries of a call, 16 of each kind, 16 blobs
@@ -84,45 +84,42 @@ local function with_runs(slot)
   return found
 end
 
--- The next run of *queue* and *slot*, and the one behind it, if it lies there, too.
-local function next_runs(queue, slot)
-  local both = redis.call('HGET', next_of(queue, slot), slot)
-  if both and #both == 2 * PLACED and string.byte(both, 11) == 1 then
-    return string.sub(both, 1, PLACED), string.sub(both, PLACED + 1)
-  end
-  return both
-end
-
-local function lie_together(one, two)
-  return #one == PLACED and #two == PLACED and string.byte(one, 11) == 1 and string.byte(two, 11) == 1
-end
+local function has_place(run) return #run == PLACED and string.byte(run, 11) == 1 end
 
 -- Put a run into its queue, as the next of its slot (*first*) or as the last.
 local function push(queue, slot, run, first)
-  local LIST, one, two = list_of(queue, slot), next_runs(queue, slot)
-  if one and first then
-    if two then redis.call('LPUSH', LIST, two) end
-    if lie_together(run, one) then two = one else redis.call('LPUSH', LIST, one); two = nil end
-  elseif one and not two and lie_together(one, run) and redis.call('EXISTS', LIST) == 0 then
-    two = run
-  elseif one then
+  local NEXT, LIST = next_of(queue, slot), list_of(queue, slot)
+  local before, placed = redis.call('HGET', NEXT, slot), has_place(run)
+  if first and before and placed then
+    if #before > PLACED then redis.call('LPUSH', LIST, string.sub(before, PLACED + 1)) end
+    redis.call('HSET', NEXT, slot, run .. string.sub(before, 1, PLACED))
+  elseif first and before then
+    for at = #before - PLACED + 1, 1, -PLACED do
+      redis.call('LPUSH', LIST, string.sub(before, at, at + PLACED - 1))
+    end
+    redis.call('LPUSH', LIST, run)
+    redis.call('HSET', NEXT, slot, '')
+  elseif placed and (not before or #before == PLACED) and redis.call('EXISTS', LIST) == 0 then
+    redis.call('HSET', NEXT, slot, (before or '') .. run)
+  else
     redis.call('RPUSH', LIST, run)
+    if not before then redis.call('HSET', NEXT, slot, '') end
   end
-  if first or not one then one = run end
-  redis.call('HSET', next_of(queue, slot), slot, one .. (two or ''))
   if redis.call('HEXISTS', HOLDERS, slot) == 0 then redis.call('SADD', free_of(queue), slot) end
 end
 
 -- Take the next run of *queue* and *slot*.
 local function pop(queue, slot)
-  local one, two = next_runs(queue, slot)
-  local behind = two or redis.call('LPOP', list_of(queue, slot))
-  if behind then
-    redis.call('HSET', next_of(queue, slot), slot, behind)
+  local NEXT, LIST = next_of(queue, slot), list_of(queue, slot)
+  local before = redis.call('HGET', NEXT, slot)
+  local run, left = string.sub(before, 1, PLACED), string.sub(before, PLACED + 1)
+  if run == '' then run = redis.call('LPOP', LIST) end
+  if left ~= '' or redis.call('EXISTS', LIST) == 1 then
+    redis.call('HSET', NEXT, slot, left)
   else
-    redis.call('HDEL', next_of(queue, slot), slot)
+    redis.call('HDEL', NEXT, slot)
   end
-  return one
+  return run
 end
 
 -- A fetcher has one task of *slot* less: the slot may be free.
