@@ -57,7 +57,7 @@ _FREE: Final = 64  # slots with runs: with fewer, fetchers may soon have nothing
 _SEGMENTS: Final = 8  # of waiting rows, from which on they may be written anew as one
 _NEWER: Final = 4  # they are, once a quarter of the rows came since the last time
 _SEGMENTS_MAX: Final = 16  # with which they are in any case: a commit names their blobs
-_INLINE: Final = 200  # bytes of a piece that lies in the entry itself
+_INLINE: Final = 100  # bytes of a piece that lies in the entry itself
 _CYCLE, _CLEAR, _RETRY = 1.0, 5.0, 2.0  # seconds
 _NEW: Final = Ending(None, 0, 0)
 # Plain integers: operators of flags are Python code.
