@@ -30,7 +30,7 @@ class _HostsDump(HostDump):
         self._parks = parks
 
     def items(self) -> Iterator[Item | bool]:
-        all_jars, slot = self.jars(), -1
+        all_jars, slot = self._jars(), -1
         for host in self.hosts():
             if host is None:
                 yield False

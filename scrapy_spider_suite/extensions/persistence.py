@@ -272,8 +272,10 @@ class _HostJars:
         else:
             packed = merge_cookies(mine, packed)
         self._middleware.restore(key, unpack_cookies(packed, now))
-        self._times.note(key, self._middleware.row(key), when)
-        self._rows.write(key, self._middleware.row(key))
+        row = self._middleware.row(key)
+        self._times.note(key, row, when)
+        self._rows.write(key, row)
+        self._unwritten.discard(key)
 
     def changed(self, since: float) -> set[str]:
         return self._times.changed(since)

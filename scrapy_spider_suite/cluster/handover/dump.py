@@ -269,7 +269,7 @@ class HostDump:
             for dropped, times in self._store.sieve.dropped.items():
                 if self._units.has_host(dropped):
                     yield [ItemKind.DROPPED, dropped, times]
-        jars = self.jars()
+        jars = self._jars()
         for host in self.hosts():
             if host is None:
                 yield False
@@ -284,7 +284,7 @@ class HostDump:
             if address.next_fetch > now:
                 yield [ItemKind.CLOCK, key, address.next_fetch - now + wall]
 
-    def jars(self) -> dict[str, Sequence[tuple[Hashable, str]]]:
+    def _jars(self) -> dict[str, Sequence[tuple[Hashable, str]]]:
         """The keys of cookie jars by domain."""
         if (running := self._context.cookies()) is not None:
             return dict(running.by_domain())

@@ -531,14 +531,14 @@ class Traps:
     def _is_compared(self, url: str, host: str, body: bytes, pages: int) -> bool:
         # A comparison costs as much as the links. The first few pages are never compared. Later,
         # where nothing was ever the same, one in four is. And most pages begin with other letters.
+        if pages < min(_CALM, self._policy.traps.same // 3):
+            return False
         stats = self.stats.get(host)
-        if pages < _CALM:
-            compared = pages >= self._policy.traps.same // 3
-        else:
-            known = stats is not None and stats.suspects(url)
-            compared = known or xxhash.xxh3_64_intdigest(url.encode()) % _ONE_IN == 0
-        if not compared or stats is not None:
-            return compared
+        known = stats is not None and stats.suspects(url)
+        if pages >= _CALM and not known and xxhash.xxh3_64_intdigest(url.encode()) % _ONE_IN:
+            return False
+        if stats is not None:
+            return True
         start = content_start(body, host)
         return not start or self._recent.meets(f"{host}^", start)
 
