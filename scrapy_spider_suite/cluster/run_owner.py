@@ -142,9 +142,9 @@ class Partition:
             found = unpack_row_of_agent(row)
             if isinstance(found, Entry):
                 came[fingerprint(found.identity)] = found
-            else:
-                # Of a request and a link to its page the request is kept.
-                for key, origin in [(key, origin) for origin, keys in found for key in keys]:
+                continue
+            for origin, keys in found:
+                for key in keys:  # of a request and a link to its page the request is kept
                     came.setdefault(fingerprint(key), (key, origin))
         endings = [
             (key, Ending(EVENTS[number], status, when))

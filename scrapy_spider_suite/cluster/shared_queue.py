@@ -317,7 +317,6 @@ class Fetcher(ClusterAgent):
     async def _let_go_of_lost(self) -> None:
         """Let go of runs that Redis has forgotten to have given; others may have them."""
         await self._restore()
-        # Redis gave these and has forgotten that: another fetcher may have them.
         lost = {
             run.task.slot for id, run in self.held.runs.items() if id not in self._list.tasks
         }
