@@ -14,8 +14,11 @@ the pages and the sixth, by the server's log; *linear* is the rate by agent over
 shared queue). It is wrong if a page was fetched twice or not at all, or a
 request came too early. With `--up` the agents have a Redis of their own, and there is a third load,
 *cores*: nothing is waited for, so that each agent needs a core. There all agents have one core, and
-the web another, so the clock says little; *CPU a page* is that of all processes of the crawl: on
-cores of their own two agents are as many times as fast as one as the last figure says.
+the web another, so the clock says little; *CPU a page* is that of all processes of the crawl. What
+an agent does by the clock, as a write each 15 ms, costs twice as much a page when it has half a
+core. So one agent is measured alone, and beside a loop that takes half of its core: what two cost
+more than the latter is their exchange. *On cores of their own* adds that to a page of one agent
+alone: so many times as fast are two of them.
 
 agents: each is a frontier with its queues, seen URLs and outbox, and as many transfers at a time as
 all the others; transfers take 10 to 300 ms of virtual time, hosts are visited every 4 s. What one
@@ -26,6 +29,8 @@ from __future__ import annotations
 
 import argparse
 import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections import Counter
@@ -126,6 +131,14 @@ class Run:
         for rows in self.samples.values():
             yield (cpu_at(rows, until) - cpu_at(rows, since)) / (until - since)
 
+    def shares(self) -> str:
+        """`cores`, as text."""
+        return ", ".join(f"{each:.0%}" for each in self.cores() if each >= 0.005)
+
+    def cost(self) -> float:
+        """Seconds of CPU a page."""
+        return sum(self.cores()) / self.rate()
+
 
 def web_of(load: WebLoad, agents: int, folder: Path) -> tuple[Size, FakeWebProcess]:
     """The web of *load* for so many agents, which is to be started."""
@@ -146,6 +159,18 @@ def held_on(core: set[int] | None) -> Iterator[None]:
         yield
     finally:
         os.sched_setaffinity(0, before)
+
+
+@contextmanager
+def half_of(core: set[int] | None) -> Iterator[None]:
+    """Something else takes half of *core*."""
+    with held_on(core):
+        loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        yield
+    finally:
+        loop.kill()
+        loop.wait()
 
 
 def crawl_up(load: WebLoad, agents: int, folder: Path, core: set[int] | None) -> Run:
@@ -218,32 +243,51 @@ def scaling(report: Report, loads: Sequence[WebLoad], up: bool, transport: str) 
     by_runs = transport == "shared-queue"
     table = report.table(
         "Agents for real",
-        ["load", "agents", "pages", "pages/s", "linear", "of a core", "CPU a page, µs",
-         "on cores of their own"],
-    )  # fmt: skip
+        ["load", "agents", "pages", "pages/s", "linear", "of a core", "CPU a page, µs"],
+    )
     for load in loads:
-        one = least = 0.0
+        one = 0.0
         for agents in (1, 2, 3) if by_runs else (1, 2):
-            alone = apart() if load.cores else nullcontext()
-            with tempfile.TemporaryDirectory() as folder, alone as core:
+            with tempfile.TemporaryDirectory() as folder:
                 if up:
-                    run = crawl_up(load, agents, Path(folder), core)
+                    run = crawl_up(load, agents, Path(folder), None)
                 else:
                     run = crawl(load, agents, Path(folder), transport)
             pages = len(pages_of(run.arrivals))
             rate = run.rate_of_windows() if by_runs else run.rate()
-            used = sum(run.cores()) / run.rate()
-            one, least = one or rate, least or used
-            shares = ", ".join(f"{each:.0%}" for each in run.cores() if each >= 0.005)
+            one = one or rate
             table.rows.append([
-                load.name, agents, pages, rate, rate / one / agents, shares, used * 1e6,
-                agents * least / used,
+                load.name, agents, pages, rate, rate / one / agents, run.shares(),
+                run.cost() * 1e6,
             ])  # fmt: skip
             exchanged = ", ".join(
                 f"{name} {value / pages:.3f}" for name, value in sorted(run.mail.items()) if value
             )
             report.say(f"{load.name}, {agents} agents, by page: {exchanged or 'nothing'}")
             report.wrong += run.broken
+    report.show(table)
+
+
+def by_cores(report: Report, load: WebLoad) -> None:
+    """Measure what agents cost that need a core each."""
+    table = report.table(
+        "Agents that need a core each",
+        ["agents on one core", "pages", "of a core", "CPU a page, µs", "on cores of their own"],
+    )
+    costs: list[float] = []
+    for agents, beside in ((1, False), (1, True), (2, False)):
+        with (
+            tempfile.TemporaryDirectory() as folder, apart() as core,
+            half_of(core) if beside else nullcontext(),
+        ):  # fmt: skip
+            run = crawl_up(load, agents, Path(folder), core)
+        costs.append(run.cost())
+        exchange = costs[-1] - costs[1] if agents > 1 else 0.0
+        table.rows.append([
+            "1, beside a loop" if beside else str(agents), len(pages_of(run.arrivals)),
+            run.shares(), costs[-1] * 1e6, agents * costs[0] / (costs[0] + exchange),
+        ])  # fmt: skip
+        report.wrong += run.broken
     report.show(table)
 
 
@@ -291,8 +335,9 @@ def run(options: argparse.Namespace, report: Report) -> None:
         virtual(report, *((100, 2, (1, 2)) if options.small else (5_000, 16, (1, 2, 4, 8))))
         return
     loads = [
-        load
-        for load in (SMALL if options.small else FULL)
-        if options.only in (None, load.name) and (options.up or load.name != "cores")
+        load for load in (SMALL if options.small else FULL) if options.only in (None, load.name)
     ]
-    scaling(report, loads, options.up, options.transport)
+    if waiting := [load for load in loads if not load.cores]:
+        scaling(report, waiting, options.up, options.transport)
+    if options.up and (busy := [load for load in loads if load.cores]):
+        by_cores(report, *busy)

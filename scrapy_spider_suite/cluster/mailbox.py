@@ -156,9 +156,10 @@ def unpack_foreign_row(host: object, row: object, mark: object = "") -> Entry:
 
 _ROW_BYTES: Final = 4_000  # bytes of a row with several links: fits the largest datagram
 _WAY_BYTES: Final = 24  # of what links of another page have in common, beside its URL
-_LINKS, _ENTRY = range(2)
+_LINKS, _ENTRY = b"L", b"E"  # the first byte of a row; msgpack follows
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Origin = tuple[_Count, str, int, _Count, Annotated[int, msgspec.Meta(ge=0, le=POLICY_MAX)]]
+_LinkRow = Annotated[list[tuple[_Origin, list[bytes]]], msgspec.Meta(min_length=1)]
 # Plain integers: operators of flags are Python code.
 _START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 _WEB: Final = ("http://", "https://")
@@ -246,9 +247,9 @@ class OwnerRouter:
             return True
         more = anyway or entry.seed_note or entry.flags & _DONT_FILTER
         if more or self._sent.new([entry.identity]):
-            row = [_ENTRY, entry.host, pack_row(entry)]
+            row = [entry.host, pack_row(entry)]
             row += [entry.seed_note] * bool(entry.seed_note)
-            self.outbox.put(owner, msgpack.packb(row))
+            self.outbox.put(owner, _ENTRY + msgspec.msgpack.encode(row))
         else:
             self.spared += 1
         return False
@@ -256,22 +257,21 @@ class OwnerRouter:
 
 def _rows_of(pages: Iterable[PageLinks]) -> Iterator[bytes]:
     """Rows of the links of *pages*, each small enough to be sent alone."""
-    row: list[Any] = [_LINKS]
+    row: list[PageLinks] = []
     size = 0
     for way, keys in pages:
-        page: list[Any] = []  # of this row
+        page: list[bytes] = []  # of this row
         for key in keys:
             begins = 0 if page or not size else _WAY_BYTES + len(way.referrer)
             if size and size + begins + len(key) > _ROW_BYTES:
-                yield msgpack.packb(row)
-                row, size, page, begins = [_LINKS], 0, [], 0
+                yield _LINKS + msgspec.msgpack.encode(row)
+                row, size, page, begins = [], 0, [], 0
             if not page:
-                page = list(way)
-                row.append(page)
+                row.append((way, page))
             page.append(key)
             size += begins + len(key)
     if size:
-        yield msgpack.packb(row)
+        yield _LINKS + msgspec.msgpack.encode(row)
 
 
 def unpack_row_of_agent(row: bytes) -> Entry | list[PageLinks]:
@@ -279,19 +279,18 @@ def unpack_row_of_agent(row: bytes) -> Entry | list[PageLinks]:
 
     Raises `MessageError`.
     """
+    kind, body = row[:1], memoryview(row)[1:]
     try:
-        kind, *rest = msgpack.unpackb(row)
         if kind == _LINKS:
-            if not rest:
-                raise ValueError("links of no page")
-            return list(map(_links, rest))
+            pages = msgspec.msgpack.decode(body, type=_LinkRow)
+            return [(LinkOrigin(*origin), _own_keys(keys)) for origin, keys in pages]
         if kind != _ENTRY:
-            raise ValueError(f"no kind of row has the number {kind!r}")
-        entry = unpack_foreign_row(*rest)
+            raise ValueError(f"no kind of row is called {kind!r}")
+        entry = unpack_foreign_row(*msgspec.msgpack.decode(body))
         if not entry.url.startswith(_WEB):
             raise ValueError(f"{entry.url[:200]!r} is no URL of the web")
         return entry
-    except (ValueError, TypeError, msgpack.UnpackException, JobDamagedError) as error:
+    except (ValueError, TypeError, JobDamagedError) as error:
         raise MessageError(f"a row of another agent cannot be read ({error})") from error
 
 
@@ -305,18 +304,17 @@ def unpack_rows(rows: Iterable[bytes]) -> Iterator[Entry]:
             yield from (entry_of(key, origin) for origin, keys in found for key in keys)
 
 
-def _links(page: list[Any]) -> PageLinks:
-    """Their keys are made anew."""
-    given = msgspec.convert(page[5:], list[bytes])
-    urls = [url_of(key) for key in given]
+def _own_keys(foreign: list[bytes]) -> list[bytes]:
+    """The keys of these links, made anew."""
+    urls = [url_of(key) for key in foreign]
     for url in urls:
         if not url.startswith(_WEB):
             raise ValueError(f"{url[:200]!r} is no URL of the web")
     keys = keys_of(urls)
-    for key, other in zip(keys, given, strict=True):
+    for key, other in zip(keys, foreign, strict=True):
         if key[2:] != other[2:]:
             raise ValueError(f"{url_of(key)[:200]!r} is no link to {other[2:200]!r}")
-    return LinkOrigin(*msgspec.convert(page[:5], _Origin)), keys
+    return keys
 
 
 # What the values of SUITE_CLUSTER have in common
@@ -424,7 +422,7 @@ class ReceivedRows:
 
 BEAT: Final = 0.5  # seconds in which rows for a message gather
 _PORTION: Final = 10  # rows between two turns of the loop: some milliseconds
-_ROWS: Final = 4  # received rows, of up to 100 URLs each, that are stored together
+_STORED: Final = 16_000  # bytes of received rows that are stored together: some 300 URLs
 _MESSAGES_AT_ONCE: Final = 8  # messages made durable at once
 _SPARE: Final = 32  # room for notices to one receiver, beside rows
 _UNPACKED: Final = 8  # bytes of rows read for each byte of a message: they are packed to a fifth
@@ -521,9 +519,15 @@ class Mailbox:
             # An earlier process may have died within the message.
             if not self._received_rows.has(message.sender, number, number)
         ]  # fmt: skip
-        for begin in range(0, len(rows), _ROWS):
-            self._store(message.sender, rows[begin : begin + _ROWS])
-            await asyncio.sleep(0)
+        portion: list[tuple[int, bytes]] = []
+        size = 0
+        for each in rows:
+            portion.append(each)
+            size += len(each[1])
+            if size >= _STORED or each is rows[-1]:
+                self._store(message.sender, portion)
+                portion, size = [], 0
+                await asyncio.sleep(0)
         self.stored += len(message.rows)
         await asyncio.sleep(0)
 

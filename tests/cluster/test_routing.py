@@ -323,29 +323,41 @@ def test_every_row_of_links_fits_into_a_datagram() -> None:
     assert sent(agent, "b") == urls
 
 
+def links(origin: list[object], *keys: object) -> bytes:
+    """A row of an agent with links of a page."""
+    return b"L" + msgpack.packb([[origin, keys]])
+
+
+def single(*fields: object) -> bytes:
+    """A row of an agent with a request."""
+    return b"E" + msgpack.packb(fields)
+
+
 @pytest.mark.parametrize("row", [
-    b"", b"\xc1", b"\x93\x00\x01", msgpack.packb(7), msgpack.packb([9]), msgpack.packb([0]),
-    msgpack.packb([0, ["deep", "", 0, 0, 0]]), msgpack.packb([0, [1, 2, 0, 0, 0]]),
-    msgpack.packb([0, [1, "", 0, 0, 0, "text"]]), msgpack.packb([0, [1, "", 0, 0, 0, b"xx"]]),
-    msgpack.packb([0, [1, "", 0, 0, 0, b"xxb.t\0\xff"]]),
-    msgpack.packb([0, [1, "", 0, 0, 0, b"xxb.t\0file:///etc/passwd"]]),
-    msgpack.packb([0, [1, "", 0, 0, 0, b"xxb.t\0http://c.t/"]]),
-    msgpack.packb([1]), msgpack.packb([1, "b.t", b"short"]), msgpack.packb([1, 2, b"x" * 40]),
-    msgpack.packb([1, "b.t", pack_row(entry("http://b.t/"))[:-1]]),
-    msgpack.packb([1, "c.t", pack_row(entry("http://b.t/"))]),
-    msgpack.packb([1, "b.t", pack_row(entry("http://b.t/", flags=int(Flag.VOLATILE)))]),
-    msgpack.packb([1, "", pack_row(Entry("", "file:///etc/passwd", payload=b"x"))]),
-    msgpack.packb([1, "b.t", pack_row(Entry("b.t", "http://b.t/", b"\0\0c.t\0x"))]),
-    msgpack.packb([1, "b.t", pack_row(Entry("b.t", "http:b.t", b"\0\0b.t\0x"))]),
-    msgpack.packb([0, [-1, "", 0, 0, 0, keys("http://b.t/")[0]]]),
-    msgpack.packb([0, [1, "", 0, -1, 0, keys("http://b.t/")[0]]]),
-    msgpack.packb([0, [1, "", 0, 0, -1, keys("http://b.t/")[0]]]),
-    msgpack.packb([0, [1, "", 0, 0, 16, keys("http://b.t/")[0]]]),
-    msgpack.packb([0, [1, "", 0, 0, "origin", keys("http://b.t/")[0]]]),
-    msgpack.packb([1, "b.t", pack_row(entry("http://b.t/")), 7]),
-    msgpack.packb([1, "b.t", pack_row(entry("http://b.t/")), "two\nlines"]),
-    msgpack.packb([1, "b.t", pack_row(entry("http://b.t/")), "news\n?\n"]),
-    msgpack.packb([1, "b.t", pack_row(entry("http://b.t/")), "news", 1]),
+    b"", b"\xc1", b"L", b"L\x93\x00\x01", b"E\xc1", b"E" + msgpack.packb(7),
+    b"X" + msgpack.packb([9]), b"L" + msgpack.packb([]), b"L" + msgpack.packb([7]),
+    links(["deep", "", 0, 0, 0]), links([1, 2, 0, 0, 0]),
+    links([1, "", 0, 0], keys("http://b.t/")[0]),
+    links([1, "", 0, 0, 0], "text"), links([1, "", 0, 0, 0], b"xx"),
+    links([1, "", 0, 0, 0], b"xxb.t\0\xff"),
+    links([1, "", 0, 0, 0], b"xxb.t\0file:///etc/passwd"),
+    links([1, "", 0, 0, 0], b"xxb.t\0http://c.t/"),
+    single(), single("b.t", b"short"), single(2, b"x" * 40),
+    single("b.t", pack_row(entry("http://b.t/"))[:-1]),
+    single("c.t", pack_row(entry("http://b.t/"))),
+    single("b.t", pack_row(entry("http://b.t/", flags=int(Flag.VOLATILE)))),
+    single("", pack_row(Entry("", "file:///etc/passwd", payload=b"x"))),
+    single("b.t", pack_row(Entry("b.t", "http://b.t/", b"\0\0c.t\0x"))),
+    single("b.t", pack_row(Entry("b.t", "http:b.t", b"\0\0b.t\0x"))),
+    links([-1, "", 0, 0, 0], keys("http://b.t/")[0]),
+    links([1, "", 0, -1, 0], keys("http://b.t/")[0]),
+    links([1, "", 0, 0, -1], keys("http://b.t/")[0]),
+    links([1, "", 0, 0, 16], keys("http://b.t/")[0]),
+    links([1, "", 0, 0, "origin"], keys("http://b.t/")[0]),
+    single("b.t", pack_row(entry("http://b.t/")), 7),
+    single("b.t", pack_row(entry("http://b.t/")), "two\nlines"),
+    single("b.t", pack_row(entry("http://b.t/")), "news\n?\n"),
+    single("b.t", pack_row(entry("http://b.t/")), "news", 1),
 ])  # fmt: skip
 def test_rows_that_are_none_are_refused(row: bytes) -> None:
     """Whoever sends them gets nothing in."""
@@ -356,7 +368,7 @@ def test_rows_that_are_none_are_refused(row: bytes) -> None:
 def test_slots_are_made_anew() -> None:
     """A peer does not say under which key a URL is known."""
     honest = keys("http://b.t/1")[0]
-    row = msgpack.packb([0, [1, "", 0, 0, 0, b"\0\0" + honest[2:]]])
+    row = links([1, "", 0, 0, 0], b"\0\0" + honest[2:])
     (came,) = unpack_rows([row])
     assert came.identity == honest
 

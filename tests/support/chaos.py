@@ -64,6 +64,11 @@ class Plan:
     seed: int = 1
 
     @property
+    def forgets(self) -> bool:
+        """Whether Redis writes to disk, but is killed before its last second is there."""
+        return self.fault == "restart-aof" or self.hard
+
+    @property
     def by_redis(self) -> bool:
         """Whether agents may join a crawl that runs."""
         return self.transport in ("peers", "shared-queue")
@@ -104,8 +109,8 @@ def ground(plan: Plan, folder: Path) -> Iterator[Ground]:
         redis, relay, places = None, None, dict[str, Address]()
         own: Callable[[str], Mapping[str, Any]] = lambda name: {}  # noqa: E731
         if plan.by_redis:
-            durable = plan.fault == "restart-aof" or plan.hard
-            redis = stack.enter_context(RedisServer(folder / "redis", tcp=True, durable=durable))
+            server = RedisServer(folder / "redis", tcp=True, durable=plan.forgets)
+            redis = stack.enter_context(server)
             port = int(redis.url.rpartition(":")[2])
             if plan.fault == "cut":
                 relay = stack.enter_context(Relay(("127.0.0.1", port)))
@@ -287,7 +292,10 @@ class Chaos:
     # What is done to Redis
 
     def _restart(self, redis: RedisServer) -> None:
-        redis.kill()
+        if self.plan.forgets:
+            redis.forget(1.0)
+        else:
+            redis.kill()
         self._rest(1.0)
         redis.start()
 

@@ -72,7 +72,7 @@ class RedisServer:
         self._socket = Path(tempfile.mkdtemp(prefix="redis-")) / "s"
         port = free_port() if tcp else 0
         self.url = f"redis://127.0.0.1:{port}" if tcp else f"unix://{self._socket}"
-        self._log = folder / "redis.log"
+        self._folder, self._log = folder, folder / "redis.log"
         given = {"appendonly": "yes", "appendfsync": "always"} if durable else {}
         given |= {"dir": str(folder), "save": "", "bind": "127.0.0.1", "port": str(port)}
         given |= {"unixsocket": str(self._socket), "logfile": str(self._log)}
@@ -112,6 +112,22 @@ class RedisServer:
     def kill(self) -> None:
         """Kill it (``kill -9``)."""
         self._end(signal.SIGKILL)
+
+    def forget(self, seconds: float) -> None:
+        """Kill it; what it wrote to its append-only file in the last *seconds* is lost."""
+        kept = self._folder / "kept"
+        kept.mkdir()
+        for each in self._folder.glob("appendonly*"):
+            copy = shutil.copytree if each.is_dir() else shutil.copy
+            copy(each, kept / each.name)
+        time.sleep(seconds)
+        self.kill()
+        for each in kept.iterdir():
+            lost = self._folder / each.name
+            if lost.is_dir():
+                shutil.rmtree(lost)
+            each.replace(lost)
+        kept.rmdir()
 
     def pause(self) -> None:
         """Stop it in its tracks: what is sent to it waits in the kernel."""

@@ -175,8 +175,7 @@ class StoredPageLinks:
 
 _SPILL: Final = 1_000  # children of an unfinished page in memory; beyond it they are stored early
 _BACKLOG: Final = 4_000  # operations that may wait for the next batch
-_BATCH: Final = 1_000  # entries, or links of one page, that are looked up together
-_PAGES: Final = 30  # pages, or parts of pages, whose links are looked up together
+_BATCH: Final = 1_000  # entries that are looked up together; of links up to twice as many
 _NO_PREFIX: Final = b"\0\0\0"  # no host has such a key, whatever its slot
 # Plain integers: operators of flags are Python code.
 _DONT_FILTER = int(Flag.DONT_FILTER)
@@ -312,6 +311,22 @@ PageLinks = tuple[LinkOrigin, list[bytes]]
 """What the links of a page have in common, and their state keys."""
 
 
+def _portions(pages: Iterable[PageLinks]) -> Iterator[list[PageLinks]]:
+    """The links of *pages* in lists of parts of pages."""
+    portion: list[PageLinks] = []
+    size = 0
+    for origin, keys in pages:
+        for start in range(0, len(keys), _BATCH):
+            part = keys[start : start + _BATCH]
+            portion.append((origin, part))
+            size += len(part)
+            if size >= _BATCH:
+                yield portion
+                portion, size = [], 0
+    if portion:
+        yield portion
+
+
 class Admission:
     """Makes new URLs pending; *router*: sends URLs to other agents, None without any."""
 
@@ -354,11 +369,8 @@ class Admission:
             for origin, keys in pages:
                 self._offer(origin, keys)
             return 0
-        new, parts = 0, iter([
-            (origin, keys[start : start + _BATCH])
-            for origin, keys in pages for start in range(0, len(keys), _BATCH)
-        ])  # fmt: skip
-        while portion := list(islice(parts, _PAGES)):
+        new = 0
+        for portion in _portions(pages):
             found = self._states.find(chain.from_iterable([keys for _, keys in portion]))
             batch = AdmissionBatch(self._frontier, found, now)
             for origin, keys in portion:
