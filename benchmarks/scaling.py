@@ -11,14 +11,13 @@ decides how fast it can be. *seats*: one web for all, and each agent has 16 tran
 0.16 s: so fast is an agent. All are given all seeds. The rate is that between the first tenth of
 the pages and the sixth, by the server's log; *linear* is the rate by agent over that of one agent
 (E12 reports 0.94 for one to three, in the mean of three windows of 10 s; so it is measured of a
-shared queue). It is wrong if a page was fetched twice or not at all, or a
-request came too early. With `--up` the agents have a Redis of their own, and there is a third load,
-*cores*: nothing is waited for, so that each agent needs a core. There all agents have one core, and
-the web another, so the clock says little; *CPU a page* is that of all processes of the crawl. What
-an agent does by the clock, as a write each 15 ms, costs twice as much a page when it has half a
-core. So one agent is measured alone, and beside a loop that takes half of its core: what two cost
-more than the latter is their exchange. *On cores of their own* adds that to a page of one agent
-alone: so many times as fast are two of them.
+shared queue). It is wrong if a page was fetched twice or not at all, or a request came too early.
+
+With `--up` the agents have a Redis of their own, and there is a third load, *cores*: nothing is
+waited for, so that each agent needs a core. There the first agent has a core for itself, and all
+else is on the other one, which a loop fills: neighbours on a chip slow each other down. So the
+clock says little: *its CPU a page* is that of the pages that it fetched itself. On cores of their
+own, agents are as many times as fast as one as the last figure says.
 
 agents: each is a frontier with its queues, seen URLs and outbox, and as many transfers at a time as
 all the others; transfers take 10 to 300 ms of virtual time, hosts are visited every 4 s. What one
@@ -33,9 +32,10 @@ import subprocess
 import sys
 import tempfile
 import time
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -54,6 +54,7 @@ from support.webs import FakeWebProcess
 from benchmarks.measure import apart, cpu_at, tree
 from benchmarks.report import Report
 from scrapy_spider_suite.cluster.assignment import ASSIGNMENTS, load_assignment
+from scrapy_spider_suite.fetch.fetch_log import FetchLogReader, parse_line
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.testing import Arrival
 
@@ -106,6 +107,9 @@ class Run:
     broken: list[str]
     mail: dict[str, int]
     """Sums of the stats of all agents."""
+    first: str = ""
+    """The agent that has a core for itself, and *fetched* pages then."""
+    fetched: Sequence[float] = ()
 
     def window(self) -> tuple[float, float, int]:
         """When the first tenth was fetched, when six, and how many pages lie between."""
@@ -139,6 +143,13 @@ class Run:
         """Seconds of CPU a page."""
         return sum(self.cores()) / self.rate()
 
+    def cost_of_first(self) -> tuple[int, float]:
+        """How many pages the first agent fetched, and seconds of its CPU for each."""
+        since, until, _ = self.window()
+        pages = bisect_left(self.fetched, until) - bisect_left(self.fetched, since)
+        rows = self.samples[self.first]
+        return pages, (cpu_at(rows, until) - cpu_at(rows, since)) / pages
+
 
 def web_of(load: WebLoad, agents: int, folder: Path) -> tuple[Size, FakeWebProcess]:
     """The web of *load* for so many agents, which is to be started."""
@@ -149,23 +160,20 @@ def web_of(load: WebLoad, agents: int, folder: Path) -> tuple[Size, FakeWebProce
     ))  # fmt: skip
 
 
-@contextmanager
-def held_on(core: set[int] | None) -> Iterator[None]:
-    """Processes that are started meanwhile stay on *core*; None: where they like."""
-    before = os.sched_getaffinity(0)
-    if core is not None:
-        os.sched_setaffinity(0, core)
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
+def first_agent(up: int) -> tuple[int, str] | None:
+    """Process and name of the first agent that the process *up* has started."""
+    for process, _, _ in tree(up):
+        with suppress(OSError):
+            for word in Path(f"/proc/{process}/cmdline").read_text().split("\0"):
+                if word.startswith("SUITE_AGENT_NAME="):
+                    return process, word.partition("=")[2]
+    return None
 
 
 @contextmanager
-def half_of(core: set[int] | None) -> Iterator[None]:
-    """Something else takes half of *core*."""
-    with held_on(core):
-        loop = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+def filled() -> Iterator[None]:
+    """What this process's core does not do for others, a loop takes."""
+    loop = subprocess.Popen(["nice", "-n", "19", sys.executable, "-c", "while True: pass"])
     try:
         yield
     finally:
@@ -173,10 +181,17 @@ def half_of(core: set[int] | None) -> Iterator[None]:
         loop.wait()
 
 
+def hold(process: int, core: set[int]) -> None:
+    """Keep all threads of *process* on *core*."""
+    for thread in Path(f"/proc/{process}/task").iterdir():
+        os.sched_setaffinity(int(thread.name), core)
+
+
 def crawl_up(load: WebLoad, agents: int, folder: Path, core: set[int] | None) -> Run:
-    """Crawl the web of *load* by `scrapy cluster up`, with a Redis of its own, on *core*."""
+    """Crawl the web of *load* by `scrapy cluster up`; the first agent has *core*, if given."""
     size, web = web_of(load, agents, folder)
     samples: Samples = {}
+    first = None
     with web:
         given = size.settings(web.ready) | {
             "CONCURRENT_REQUESTS": load.seats, "SUITE_SEEDS": [str(web.config.seeds_file)],
@@ -186,12 +201,13 @@ def crawl_up(load: WebLoad, agents: int, folder: Path, core: set[int] | None) ->
         project = Project(folder / "project", **given)
         path = os.pathsep.join([str(Path(binary()).parent), os.environ["PATH"]])
         with (folder / "said").open("w+b") as out:
-            with held_on(core):
-                up = Fork(
-                    script_of("cluster"), ["up", str(agents), "bulk"], project.folder,
-                    environment() | {"PATH": path}, out, out,
-                )  # fmt: skip
+            up = Fork(
+                script_of("cluster"), ["up", str(agents), "bulk"], project.folder,
+                environment() | {"PATH": path}, out, out,
+            )  # fmt: skip
             while up.poll() is None:
+                if core and first is None and (first := first_agent(up.pid)):
+                    hold(first[0], core)
                 for process, cpu, _ in tree(up.pid):
                     samples.setdefault(str(process), []).append((time.time(), cpu))
                 time.sleep(0.2)
@@ -203,7 +219,13 @@ def crawl_up(load: WebLoad, agents: int, folder: Path, core: set[int] | None) ->
     broken = [] if up.returncode == 0 else [f"exit code {up.returncode}: {said[-300:]}"]
     if Counter(url_of(web.web, page) for page in pages) != wanted:
         broken.append("not each page once")
-    return Run(arrivals, samples, [*broken, *size.too_early(arrivals)[:5]], {})
+    fetched: list[float] = []
+    if first is not None:
+        log = FetchLogReader(project.folder / "crawls/bulk" / first[1] / "suite/fetches")
+        lines = map(parse_line, log.lines())
+        fetched = sorted(line.time for line in lines if "robots" not in line.remarks)
+    broken += size.too_early(arrivals)[:5]
+    return Run(arrivals, samples, broken, {}, "" if first is None else str(first[0]), fetched)
 
 
 def crawl(load: WebLoad, agents: int, folder: Path, transport: str) -> Run:
@@ -269,23 +291,21 @@ def scaling(report: Report, loads: Sequence[WebLoad], up: bool, transport: str) 
 
 
 def by_cores(report: Report, load: WebLoad) -> None:
-    """Measure what agents cost that need a core each."""
+    """Measure what a page costs an agent that has a core for itself, alone and beside another."""
     table = report.table(
         "Agents that need a core each",
-        ["agents on one core", "pages", "of a core", "CPU a page, µs", "on cores of their own"],
-    )
-    costs: list[float] = []
-    for agents, beside in ((1, False), (1, True), (2, False)):
-        with (
-            tempfile.TemporaryDirectory() as folder, apart() as core,
-            half_of(core) if beside else nullcontext(),
-        ):  # fmt: skip
+        ["agents", "pages", "of a core", "pages of the first", "its CPU a page, µs",
+         "on cores of their own"],
+    )  # fmt: skip
+    one = 0.0
+    for agents in (1, 2):
+        with tempfile.TemporaryDirectory() as folder, apart() as core, filled():
             run = crawl_up(load, agents, Path(folder), core)
-        costs.append(run.cost())
-        exchange = costs[-1] - costs[1] if agents > 1 else 0.0
+        pages, cost = run.cost_of_first()
+        one = one or cost
         table.rows.append([
-            "1, beside a loop" if beside else str(agents), len(pages_of(run.arrivals)),
-            run.shares(), costs[-1] * 1e6, agents * costs[0] / (costs[0] + exchange),
+            agents, len(pages_of(run.arrivals)), run.shares(), pages, cost * 1e6,
+            agents * one / cost,
         ])  # fmt: skip
         report.wrong += run.broken
     report.show(table)
