@@ -87,7 +87,8 @@ class FetcherReport(NamedTuple):
     """What a fetcher reports; *returned*: id, progress, and seconds until others may have the run.
 
     *more*: slots whose next run it wants; *want*: further runs; *takes*: whether it has room for
-    any: who has none leaves its share of the slots to others.
+    any: who has none leaves its share of the slots to others. *again*: runs that it was given, as
+    the server may have forgotten.
     """
 
     done: Sequence[bytes] = ()
@@ -98,6 +99,7 @@ class FetcherReport(NamedTuple):
     more: Sequence[int] = ()
     want: int = 0
     takes: bool = True
+    again: Sequence[Task] = ()
 
 
 class Slots(NamedTuple):
@@ -343,6 +345,7 @@ class RunQueue:
         draws = [random.random() for _ in range(len(report.more) + report.want)]
         found = await self._run("sync", {
             "name": name, "incarnation": incarnation, "call": call, "delay": round(delay * 1_000),
+            "again": [(task.queue, task.slot, task.run.id) for task in report.again],
             "done": list(report.done),
             "failed": [
                 (each.id, each.progress, round(each.wait * 1_000), each.reason)

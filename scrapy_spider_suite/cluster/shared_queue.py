@@ -88,7 +88,7 @@ class Said(NamedTuple):
 
     when: float
     posts: Sequence[tuple[int, bytes]] = ()
-    done: Sequence[bytes] = ()
+    done: Sequence[Task] = ()
 
 
 class Fetcher(ClusterAgent):
@@ -233,7 +233,7 @@ class Fetcher(ClusterAgent):
                         done.append(id)
                     else:
                         back.append((id, bytes(held.runs[id].reported), self._delay))
-                await self._list.sync(FetcherReport(done=done, returned=back, hosts=places))
+                await self._report(FetcherReport(done=done, returned=back, hosts=places))
                 places = {}
             held.remove(ids)
             await self._hosts.forget(some)
@@ -308,24 +308,28 @@ class Fetcher(ClusterAgent):
                 self._post += 1
                 await self._post_links(self._post, said.posts)
             if said.done:
-                await self._list.sync(FetcherReport(done=said.done))
-                for id in said.done:
+                done = [task.run.id for task in said.done]
+                await self._report(FetcherReport(again=said.done, done=done))
+                for id in done:
                     self._to_load.pop(id, None)
             self._to_say.popleft()
         self._era = era
 
     async def _let_go_of_lost(self) -> None:
-        """Let go of runs that Redis has forgotten to have given; others may have them."""
+        """Have again the runs that Redis has forgotten to have given; let go of what others have.
+        """
         await self._restore()
-        lost = {
-            run.task.slot for id, run in self.held.runs.items() if id not in self._list.tasks
-        }
+        known, runs = self._list.tasks, self.held.runs
+        forgotten = [run.task for id, run in runs.items() if id not in known]
+        for at in range(0, len(forgotten), ENTRIES_MAX):
+            await self._report(FetcherReport(again=forgotten[at : at + ENTRIES_MAX]))
+        lost = {run.task.slot for id, run in runs.items() if id not in known}
         self._held_back |= dict.fromkeys(lost, time.monotonic() + self._delay)
         ids = [id for slot in lost for id in self.held.slots[slot]]
         self.held.remove(ids)
-        self._to_load |= {id: self._list.tasks[id] for id in ids if id in self._list.tasks}
+        self._to_load |= {id: known[id] for id in ids if id in known}
         await self._hosts.forget(list(lost))
-        self.held.changed |= dict.fromkeys(self.held.runs)
+        self.held.changed |= dict.fromkeys(runs)
 
     async def _post_links(self, number: int, places: Sequence[tuple[int, bytes]]) -> None:
         if not await self.queue.post(self._source, number, places):
@@ -433,18 +437,25 @@ class Fetcher(ClusterAgent):
             done=done, failed=self._failed[:ENTRIES_MAX], progress=progress, hosts=places,
             more=low, want=self._wanted() if takes else 0, takes=takes,
         )  # fmt: skip
-        new = await self._list.sync(report)
+        new = await self._report(report)
         if done:
-            self._note_said(Said(time.monotonic(), done=done))
+            tasks = [held.runs[id].task for id in done]
+            self._note_said(Said(time.monotonic(), done=tasks))
         del self._failed[: len(report.failed)]
         held.said(list(progress))
         held.remove(done)
-        for task in new:
-            self._to_load[task.run.id] = task
         kept = held.slots.keys() | {task.slot for task in new}
         if left := [slot for slot in empty if slot not in kept]:
             await self._hosts.forget(left)
         return bool(new) or len(done) == ENTRIES_MAX
+
+    async def _report(self, report: FetcherReport) -> list[Task]:
+        """Send *report*; the new tasks, which are to be loaded."""
+        new = await self._list.sync(report)
+        self._to_load |= {
+            task.run.id: task for task in new if task.run.id not in self.held.runs
+        }
+        return new
 
     def _takes_runs(self) -> bool:
         """Whether there is room for further runs."""

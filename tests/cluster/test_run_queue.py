@@ -353,6 +353,39 @@ def test_all_tasks_of_a_dead_fetcher_go_back(in_town: InTown) -> None:
     in_town(test)
 
 
+def test_a_fetcher_has_again_what_the_server_forgot(in_town: InTown) -> None:
+    """Its tasks in their order, unless another one has their slot; what it had done is done."""
+
+    async def test(town: Town) -> None:
+        queue = await opened(town)
+        a, b = [await Fetcher.join(town, name, n) for n, name in enumerate("ab", 1)]
+        runs = [("bulk", slot, run_of(n)) for n, slot in enumerate([7, 7, 7, 8, 9, 10])]
+        await queue.enqueue("owner", 1, runs)
+        memory = town.remember()
+        while len(a.tasks) < len(runs):
+            await a.list.sync(FetcherReport(want=16, more=[7]))
+        tasks = {int.from_bytes(id): task for id, task in a.tasks.items()}
+        town.rewind(memory)
+        await a.list.restore()
+        assert not a.tasks
+        await b.list.sync(FetcherReport(again=[tasks[4]], want=16))
+        assert list(b.tasks.values()) == [tasks[4]]  # no more is given for now
+        late = FetcherReport(again=[tasks[5], tasks[2]])  # it had others of this slot before
+        await a.list.sync(FetcherReport(again=[tasks[4]]))
+        await a.list.sync(FetcherReport(again=[tasks[3]], done=[tasks[3].run.id]))
+        await a.list.sync(FetcherReport(again=[tasks[0], tasks[1]]))
+        await a.list.sync(late)
+        await a.list.sync(late)
+        assert [tasks[n].run.id for n in (0, 1, 5, 2)] == list(a.tasks)
+        counts = (await queue.counts()).queues["bulk"]
+        assert [counts[f"runs:{state}"] for state in ("queued", "running", "done")] == [0, 5, 1]
+        await a.list.sync(FetcherReport(done=list(a.tasks)))
+        await b.list.sync(FetcherReport(done=list(b.tasks)))
+        assert (await queue.counts()).queues["bulk"]["runs:done"] == len(runs)
+
+    in_town(test)
+
+
 def test_links_are_posted_for_all_owners_or_for_none(in_town: InTown) -> None:
     """Else the blob of a call would be removed while some of its places wait."""
 

@@ -82,7 +82,7 @@ def test_a_job_directory_may_vanish(tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.long
 def test_redis_is_restarted(tmp_path: Path) -> None:
-    """It comes back with what it held."""
+    """It comes back with what it held a second before."""
     plan = replace(PLAN, fault="restart-aof", seconds=9.0)
     assert list(run(plan, tmp_path).broken()) == []
 

@@ -56,6 +56,18 @@ class Town:
         """Redis says that it is another process now."""
         self.client.append("test:run", "b")
 
+    def remember(self) -> dict[bytes, bytes]:
+        """All that Redis holds now, for `rewind`."""
+        return {key: self.client.dump(key) for key in self.client.scan_iter()}
+
+    def rewind(self, memory: dict[bytes, bytes]) -> None:
+        """Redis is restarted, and has forgotten what came since it had *memory*."""
+        self.client.flushall()
+        for key, value in memory.items():
+            self.client.restore(key, 0, value)
+        self.wait(0)
+        self.restarted()
+
     def wiped(self) -> None:
         """Redis has lost the crawl."""
         self.client.delete(*self.keys)

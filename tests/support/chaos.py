@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from support.flaky_folders import FLAKY
-from support.fleet import OPEN, Fleet, State
+from support.fleet import HEARTBEAT, OPEN, Event, Fleet, State
 from support.polite_crawls import Size
 from support.projects import scrapy
 from support.redis_servers import RedisServer, free_port
@@ -292,12 +292,17 @@ class Chaos:
     # What is done to Redis
 
     def _restart(self, redis: RedisServer) -> None:
+        began = time.time()
         if self.plan.forgets:
-            redis.forget(1.0)
+            with redis.forgetting():
+                self._rest(1.0)
         else:
             redis.kill()
         self._rest(1.0)
         redis.start()
+        if self.plan.forgets:  # with runs that were cut then; fetchers learn of it by a heartbeat
+            until = time.time() + HEARTBEAT
+            self.fleet.events.append(Event(began, "forget", "Redis", until))
 
     def spoil_redis(self, fault: str) -> None:
         """Let that happen to Redis, of `FAULTS`."""

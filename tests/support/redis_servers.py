@@ -113,14 +113,15 @@ class RedisServer:
         """Kill it (``kill -9``)."""
         self._end(signal.SIGKILL)
 
-    def forget(self, seconds: float) -> None:
-        """Kill it; what it wrote to its append-only file in the last *seconds* is lost."""
+    @contextmanager
+    def forgetting(self) -> Iterator[None]:
+        """It writes to its append-only file, and is killed; what it wrote in the block is lost."""
         kept = self._folder / "kept"
         kept.mkdir()
         for each in self._folder.glob("appendonly*"):
             copy = shutil.copytree if each.is_dir() else shutil.copy
             copy(each, kept / each.name)
-        time.sleep(seconds)
+        yield
         self.kill()
         for each in kept.iterdir():
             lost = self._folder / each.name

@@ -20,7 +20,7 @@ SETTLE = 1.0
 LATE = 0.5
 """Seconds until a busy server reads a request that was sent, maybe by a process killed since."""
 REFUSED = (429, 503)
-_KILLS = ("kill", "pause", "cut")
+_KILLS = ("kill", "pause", "cut", "forget")
 _FAULTS = (" ERROR: ", " CRITICAL: ", "Traceback (most")
 _SHOWN = 8
 

@@ -108,6 +108,13 @@ local function push(queue, slot, run, first)
   if redis.call('HEXISTS', HOLDERS, slot) == 0 then redis.call('SADD', free_of(queue), slot) end
 end
 
+-- The id of the next run of *queue* and *slot*, if there is one.
+local function first_of(queue, slot)
+  local before = redis.call('HGET', next_of(queue, slot), slot)
+  local run = before == '' and redis.call('LINDEX', list_of(queue, slot), 0) or before
+  return run and string.sub(run, 1, 8)
+end
+
 -- Take the next run of *queue* and *slot*.
 local function pop(queue, slot)
   local NEXT, LIST = next_of(queue, slot), list_of(queue, slot)

@@ -1,5 +1,6 @@
 -- A fetcher reports, and gets tasks. A call that comes again only answers, with the same tasks.
--- a: name, incarnation, call, delay (ms after its lease until others may have its tasks), done (ids),
+-- a: name, incarnation, call, delay (ms after its lease until others may have its tasks), again (queue,
+-- slot, id: what the server may have forgotten to have given it), done (ids),
 -- failed (id, progress, ms until it is tried again or 0: set aside, reason), returned (id, progress, ms
 -- until others may have it), progress (id, bytes), states (slot, place: what is known of its hosts), more
 -- (slots whose next run it wants), drawn (a number for each of these), want (a number for each further
@@ -63,6 +64,15 @@ local function give_more(slot, drawn)
   if found[1] then give(draw(found, drawn), slot) end
 end
 
+-- Give what was given before, if it is the next run of its slot, which nobody else has.
+local function give_again(queue, slot, id)
+  local holder = redis.call('HGET', HOLDERS, slot)
+  if holder and holder ~= a.name or first_of(queue, slot) ~= id then return end
+  give(queue, slot)
+  redis.call('HSET', HOLDERS, slot, a.name)
+  for _, other in ipairs(queues) do redis.call('SREM', free_of(other), slot) end
+end
+
 -- Give runs of free slots: a queue by weight among those that have some, then any of its slots.
 local function give_any(draws)
   local free = {}
@@ -95,6 +105,7 @@ if last[1] ~= a.incarnation or last[2] < a.call then
       redis.call('HSET', STATES, slot, place)
     end
   end
+  for _, each in ipairs(a.again) do give_again(unpack(each)) end
   for _, id in ipairs(a.done) do
     local task = task_of(id)
     if task then
@@ -154,8 +165,11 @@ redis.call('ZREMRANGEBYSCORE', CALLED, '-inf', now - 10000)
 local free = 0
 for _, queue in ipairs(queues) do free = free + redis.call('SCARD', free_of(queue)) end
 local tasks, places = {}, {}
-for i, id in ipairs(given) do
-  tasks[i] = redis.call('HGET', TASKS, id)
-  places[i] = redis.call('HGET', STATES, task_of(id)[2]) or ''
+for _, id in ipairs(given) do
+  local task = task_of(id)
+  if task then  -- not given again, and done
+    tasks[#tasks + 1] = redis.call('HGET', TASKS, id)
+    places[#tasks] = redis.call('HGET', STATES, task[2]) or ''
+  end
 end
 return {'ok', tasks, places, {redis.call('ZCARD', CALLED), redis.call('HLEN', HOLDERS), free}}
