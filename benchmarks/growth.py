@@ -2,6 +2,7 @@
 
     python -m benchmarks growth                  # to 10 million URLs and 1 million hosts: an hour
     python -m benchmarks growth --part urls --most 1000000
+    python -m benchmarks growth --part time      # memory through an hour of one crawl
 
 The list of seeds has all pages of the web, and is read before any of them is fetched. *urls*: so
 many pages on 100 hosts, measured when each host has been visited ten times: 20,000 pages, or half
@@ -11,17 +12,32 @@ holds, 100,000 pages are measured, behind the first million. So in all rows a pa
 its links are known, and it has a connection of its own. The smallest web is
 crawled five times before each other web, and five times after it. The cost of a row is compared
 with the median of these ten, since the machine may become slower meanwhile.
+
+*time*: a crawl of 2,000 hosts that does not end, and its memory each minute. What is anonymous is
+its own; the rest are pages of files, as of seen URLs, which the kernel takes back at will.
 """
 
 from __future__ import annotations
 
 import argparse
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import median
 from typing import Any, Final
 
-from benchmarks.measure import Cost, Load, PeerError, apart, measure, pages_in, visiting
+from benchmarks.measure import (
+    Cost,
+    Load,
+    PeerError,
+    apart,
+    crawling,
+    measure,
+    pages_in,
+    tree,
+    visiting,
+)
 from benchmarks.peers import SUITES
 from benchmarks.report import Report
 from scrapy_spider_suite.testing import FakeWebConfig
@@ -32,6 +48,7 @@ MEASURED = 20_000
 """Pages, of *urls*."""
 _BESIDE = 5  # crawls of the smallest web before a row, and after it
 _PATIENCE = 7_200.0
+_MINUTES = 60
 _SAME: Final[dict[str, Any]] = {"keep_alive": 0.0, "ttl": 86_400, "addresses": 150}
 
 
@@ -85,15 +102,56 @@ def crawl(load: Load, core: set[int]) -> Grown:
     return Grown(known, replace(cost, arrivals=[]), late[len(late) * 999 // 1_000])
 
 
+def anonymous(process: int) -> int:
+    """Bytes of memory of *process* that no file backs."""
+    lines = Path(f"/proc/{process}/status").read_text().splitlines()
+    return next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon:"))
+
+
+def through_time(report: Report, minutes: int, minute: float) -> None:
+    """Crawl for so many *minutes* of *minute* seconds."""
+    table = report.table(
+        "A crawl that does not end",
+        ["minutes", "pages", "pages/s", "CPU a page, µs", "MB", "anonymous, MB"],
+    )
+    web = FakeWebConfig(hosts=2_000, addresses=150, pages=100_000, degree=12, page_size=2_600)
+    count, spent, own = 0, 0.0, list[tuple[float, float]]()
+    with apart() as core, visiting(Load(web, 1, 0)) as (visit, _):
+        command = SUITES[0].command(visit)
+        with crawling(command, visit, core) as child, (visit.folder / "arrivals.tsv").open() as log:
+            for number in range(1, minutes + 1):
+                time.sleep(minute)
+                if child.poll() is not None:
+                    report.wrong.append(f"the crawl ended after {number} minutes")
+                    break
+                [(_, cpu, memory), *_] = tree(child.pid)
+                pages = sum(1 for _ in log)
+                own.append((float(number), anonymous(child.pid) / 2**20))
+                table.rows.append([
+                    number, count + pages, pages / minute, (cpu - spent) / max(1, pages) * 1e6,
+                    memory >> 20, own[-1][1],
+                ])  # fmt: skip
+                count, spent = count + pages, cpu
+                print(f"{number} min: {count:,} pages, {own[-1][1]:,.0f} MB", flush=True)
+    step = max(1, minutes // 6)
+    table.rows = table.rows[step - 1 :: step]
+    report.show(table)
+    if len(own) > 1:
+        report.lines("Anonymous memory, MB, by minutes", {"time": {"suite": own}}, "")
+
+
 def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     """Which of it."""
-    parser.add_argument("--part", choices=["urls", "hosts"], help="one half of it")
+    parser.add_argument("--part", choices=["urls", "hosts", "time"], help="of it")
     parser.add_argument("--most", type=int, default=10_000_000, help="the largest web")
     parser.add_argument("--rounds", type=int, default=1, help="rounds of each (1)")
 
 
 def run(options: argparse.Namespace, report: Report) -> None:
     """Measure, a table and a chart for each part."""
+    if options.part == "time":
+        through_time(report, *((2, 3.0) if options.small else (_MINUTES, 60.0)))
+        return
     parts: dict[str, tuple[tuple[int, ...], Callable[[int], Load]]] = {
         "urls": ((4_000,) if options.small else URLS, urls_load),
         "hosts": ((200,) if options.small else HOSTS, hosts_load),

@@ -187,35 +187,39 @@ def start_page(folder: str) -> str:
     return next((name for name in known if name in pages), min(pages, default=""))
 
 
-def measure(command: Command, visit: Visit, web: FakeWebProcess, core: set[int]) -> Cost:
-    """Crawl until there are as many pages as *visit* wants. Raises `PeerError`."""
-    log, output = visit.folder / "arrivals.tsv", visit.folder / "output"
-    samples: list[tuple[float, float]] = []
-    memory = 0
-    with output.open("wb") as out, (command.stops or contextlib.ExitStack()):
+@contextlib.contextmanager
+def crawling(command: Command, visit: Visit, core: set[int]) -> Iterator[subprocess.Popen[bytes]]:
+    """A crawler at work on *core*; it is killed at the end."""
+    with (visit.folder / "output").open("wb") as out, (command.stops or contextlib.ExitStack()):
         child = subprocess.Popen(
             command.argv, stdout=out, stderr=out, cwd=visit.folder, start_new_session=True,
             env={**os.environ, "PYTHONPATH": str(ROOT), **command.env},
             preexec_fn=lambda: os.sched_setaffinity(0, core),
         )  # fmt: skip
-        began = time.monotonic()
         try:
-            with log.open("rb") as lines:
-                count = 0
-                while count < visit.pages * 1.02 and child.poll() is None:
-                    found = list(tree(child.pid))
-                    samples.append((time.time(), sum(cpu for _, cpu, _ in found)))
-                    memory = max(memory, sum(size for *_, size in found))
-                    count += lines.read().count(b"\n")
-                    if time.monotonic() - began > visit.load.timeout:
-                        break
-                    time.sleep(_STEP)
+            yield child
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(child.pid, signal.SIGKILL)
             child.wait()
+
+
+def measure(command: Command, visit: Visit, web: FakeWebProcess, core: set[int]) -> Cost:
+    """Crawl until there are as many pages as *visit* wants. Raises `PeerError`."""
+    samples: list[tuple[float, float]] = []
+    memory = 0
+    with crawling(command, visit, core) as child, (visit.folder / "arrivals.tsv").open("rb") as log:
+        began, count = time.monotonic(), 0
+        while count < visit.pages * 1.02 and child.poll() is None:
+            found = list(tree(child.pid))
+            samples.append((time.time(), sum(cpu for _, cpu, _ in found)))
+            memory = max(memory, sum(size for *_, size in found))
+            count += log.read().count(b"\n")
+            if time.monotonic() - began > visit.load.timeout:
+                break
+            time.sleep(_STEP)
     web.stop()
-    said = output.read_text(errors="replace")
+    said = (visit.folder / "output").read_text(errors="replace")
     arrivals = web.arrivals()
     pages = pages_in(arrivals)
     if len(pages) < visit.load.warm + visit.load.pages // 2 or len(samples) < 2:
