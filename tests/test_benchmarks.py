@@ -172,7 +172,7 @@ def test_features(small: Callable[..., Report]) -> None:
 @pytest.mark.usefixtures("forked")
 @pytest.mark.parametrize(("name", "given"), [
     ("ordinary", ()), ("growth", ()), ("papers", ()), ("pipelining", ()),
-    ("watching", ("--part", "cost")),
+    ("growth", ("--part", "time")), ("watching", ("--part", "cost")),
 ])  # fmt: skip
 @pytest.mark.long
 def test_a_crawl(small: Callable[..., Report], name: str, given: tuple[str, ...]) -> None:

@@ -220,6 +220,8 @@ class Fetcher(ClusterAgent):
     async def _give_back(self) -> None:
         """Report all that is done; what is not goes back to the queue, with what is known of it."""
         await self._make_checkpoint()
+        while self._places:
+            await self._report(FetcherReport(hosts=self._take_places(ENTRIES_MAX)))
         held, slots = self.held, list(self.held.slots)
         for begin in range(0, len(slots), ENTRIES_MAX):
             some = slots[begin : begin + ENTRIES_MAX]
@@ -419,14 +421,9 @@ class Fetcher(ClusterAgent):
 
     async def _sync(self, now: float) -> bool:
         held = self.held
-        empty = held.empty(now)[:ENTRIES_MAX]
+        empty = [slot for slot in held.empty(now) if slot not in self._places][:ENTRIES_MAX]
         places = await self._save(empty)
-        for slot in empty:
-            self._places.pop(slot, None)  # an older one
-        for slot in list(self._places)[: ENTRIES_MAX - len(places)]:
-            place = self._places.pop(slot)
-            if slot in held.slots:
-                places.setdefault(slot, place)
+        places |= self._take_places(ENTRIES_MAX - len(places))
         done = [id for slot in empty for id in held.slots[slot]][:ENTRIES_MAX]
         done += list(held.finished())[: ENTRIES_MAX - len(done)]
         progress = held.progress()
@@ -448,6 +445,11 @@ class Fetcher(ClusterAgent):
         if left := [slot for slot in empty if slot not in kept]:
             await self._hosts.forget(left)
         return bool(new) or len(done) == ENTRIES_MAX
+
+    def _take_places(self, most: int) -> dict[int, bytes]:
+        """Places of what is known of hosts, of which Redis has not heard."""
+        some = list(self._places)[:most]
+        return {slot: self._places.pop(slot) for slot in some}
 
     async def _report(self, report: FetcherReport) -> list[Task]:
         """Send *report*; the new tasks, which are to be loaded."""
@@ -565,7 +567,9 @@ class Fetcher(ClusterAgent):
         new = dict.fromkeys(
             slot for slot, count in failures.items() if self._troubled.get(slot) != count
         )
-        some = [slot for slot in self._renewed | new if slot in self.held.slots][:ENTRIES_MAX]
+        # A blob that was never reported stays in the folder: what waits is reported first.
+        known = self.held.slots.keys() - self._places.keys()
+        some = [slot for slot in self._renewed | new if slot in known][:ENTRIES_MAX]
         self._places |= await self._save(some, parks=False)
         self._troubled = {slot: self._troubled.get(slot, 0) for slot in failures}
         self._troubled |= {slot: failures[slot] for slot in some if slot in failures}
