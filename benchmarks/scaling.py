@@ -38,6 +38,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 
 from support.chaos import CRAWL, name_of
 from support.command_line import script_of
@@ -52,13 +53,15 @@ from support.virtual_crawl import all_urls, trees
 from support.webs import FakeWebProcess
 
 from benchmarks.measure import apart, cpu_at, tree
-from benchmarks.report import Report
+from benchmarks.report import Report, spread
 from scrapy_spider_suite.cluster.assignment import ASSIGNMENTS, load_assignment
 from scrapy_spider_suite.fetch.fetch_log import FetchLogReader, parse_line
 from scrapy_spider_suite.store.interface import MemoryStore
 from scrapy_spider_suite.testing import Arrival
 
 FROM, TO = 0.1, 0.6
+ROUNDS = 3
+"""Of agents that need a core, in turns: medians count."""
 PAGES = 13
 """Of each host, in virtual time."""
 Samples = dict[str, list[tuple[float, float]]]
@@ -89,7 +92,7 @@ class WebLoad:
 FULL = (
     WebLoad("hosts", Size(320, 160, 25, 4.0, 0.4), 256, 0.1, True),
     WebLoad("seats", Size(1_600, 800, 13, 4.0, 0.4), 16, 0.16, False),
-    WebLoad("cores", Size(800, 400, 400, 0.0, 0.0), 32, 0.0, False, cores=True),
+    WebLoad("cores", Size(800, 400, 150, 0.0, 0.0), 32, 0.0, False, cores=True),
 )
 SMALL = (
     WebLoad("hosts", Size(20, 10, 8, 0.5, 0.05), 64, 0.02, True),
@@ -290,24 +293,27 @@ def scaling(report: Report, loads: Sequence[WebLoad], up: bool, transport: str) 
     report.show(table)
 
 
-def by_cores(report: Report, load: WebLoad) -> None:
+def by_cores(report: Report, load: WebLoad, rounds: int) -> None:
     """Measure what a page costs an agent that has a core for itself, alone and beside another."""
     table = report.table(
         "Agents that need a core each",
-        ["agents", "pages", "of a core", "pages of the first", "its CPU a page, µs",
+        ["agents", "pages", "of a core", "pages of the first", "its CPU a page, µs", "rounds",
          "on cores of their own"],
     )  # fmt: skip
-    one = 0.0
-    for agents in (1, 2):
-        with tempfile.TemporaryDirectory() as folder, apart() as core, filled():
-            run = crawl_up(load, agents, Path(folder), core)
-        pages, cost = run.cost_of_first()
-        one = one or cost
+    runs: dict[int, list[Run]] = {1: [], 2: []}
+    for _ in range(rounds):
+        for agents, found in runs.items():
+            with tempfile.TemporaryDirectory() as folder, apart() as core, filled():
+                found.append(crawl_up(load, agents, Path(folder), core))
+            report.wrong += found[-1].broken
+    costs = {agents: [run.cost_of_first()[1] for run in found] for agents, found in runs.items()}
+    for agents, found in runs.items():
+        ratios = [one / cost for one, cost in zip(costs[1], costs[agents], strict=True)]
         table.rows.append([
-            agents, len(pages_of(run.arrivals)), run.shares(), pages, cost * 1e6,
-            agents * one / cost,
+            agents, len(pages_of(found[-1].arrivals)), found[-1].shares(),
+            found[-1].cost_of_first()[0], median(costs[agents]) * 1e6, spread(costs[agents]),
+            agents * median(ratios),
         ])  # fmt: skip
-        report.wrong += run.broken
     report.show(table)
 
 
@@ -360,4 +366,4 @@ def run(options: argparse.Namespace, report: Report) -> None:
     if waiting := [load for load in loads if not load.cores]:
         scaling(report, waiting, options.up, options.transport)
     if options.up and (busy := [load for load in loads if load.cores]):
-        by_cores(report, *busy)
+        by_cores(report, *busy, 1 if options.small else ROUNDS)
