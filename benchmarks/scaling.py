@@ -365,5 +365,6 @@ def run(options: argparse.Namespace, report: Report) -> None:
     ]
     if waiting := [load for load in loads if not load.cores]:
         scaling(report, waiting, options.up, options.transport)
-    if options.up and (busy := [load for load in loads if load.cores]):
-        by_cores(report, *busy, 1 if options.small else ROUNDS)
+    for load in loads:
+        if options.up and load.cores:
+            by_cores(report, load, 1 if options.small else ROUNDS)
