@@ -80,5 +80,5 @@ class Originals:
 def _original(data: bytes) -> Original:
     try:
         return msgspec.msgpack.decode(data, type=Original)
-    except (msgspec.DecodeError, ValueError) as error:
+    except ValueError as error:
         raise JobDamagedError(f"a row of the digests is damaged ({error!r})") from error

@@ -78,7 +78,7 @@ class Sums:
     def _numbers(self, data: bytes) -> list[int]:
         try:
             numbers: list[int] = self._decode(data)
-        except (msgspec.DecodeError, ValueError) as error:
+        except ValueError as error:
             raise JobDamagedError(f"a row of the link statistics is damaged ({error})") from error
         return numbers
 

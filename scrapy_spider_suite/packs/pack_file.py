@@ -290,7 +290,7 @@ def upload_url(pack: Path) -> str:
 def _read_mark(pack: Path) -> Uploaded:
     try:
         return msgspec.json.decode(pack.with_name(pack.name + MARK).read_bytes(), type=Uploaded)
-    except (FileNotFoundError, msgspec.MsgspecError, RecursionError):  # it is uploaded once more
+    except (FileNotFoundError, ValueError, RecursionError):  # it is uploaded once more
         return Uploaded("")
 
 

@@ -42,7 +42,7 @@ class StoredPage(msgspec.Struct, array_like=True):
         """Parse a row. Raises `PackError`."""
         try:
             return msgspec.msgpack.decode(data, type=cls)
-        except (msgspec.DecodeError, ValueError) as error:
+        except ValueError as error:
             raise PackError(f"it is not known where a page is ({error})") from error
 
 

@@ -72,7 +72,7 @@ def _load(cls: type[T], store: Store, name: str) -> T:
         return cls()
     try:
         return msgspec.msgpack.decode(data, type=cls)
-    except (msgspec.DecodeError, ValueError) as error:
+    except ValueError as error:
         raise JobDamagedError(f"the job's {name} cannot be read ({error})") from error
 
 

@@ -336,7 +336,7 @@ class RevisitPlans:
 def _decode(data: bytes, form: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(data, type=form)
-    except (msgspec.DecodeError, ValueError) as error:
+    except ValueError as error:
         raise JobDamagedError(f"a row of the revisits is damaged ({error!r})") from error
 
 

@@ -59,7 +59,7 @@ class HostRecord(msgspec.Struct, array_like=True, eq=False, gc=False):
         """Unpack a record. Raises `JobDamagedError` for anything else."""
         try:
             record = msgspec.msgpack.decode(data, type=cls)
-        except (msgspec.DecodeError, ValueError) as error:
+        except ValueError as error:
             raise JobDamagedError(f"a host's row cannot be read ({error})") from error
         times = (record.next_fetch, record.due or 0.0, record.crawl_delay)
         if record.dead not in _FATES or not all(map(isfinite, times)):
