@@ -10,8 +10,8 @@
 
 chaos: agents are processes that are added, stopped, drained, killed and frozen at random; one that
 is frozen (SIGSTOP) is so for longer than its lease. At the end those that were stopped or killed
-come back, and the crawl has to end by itself. A Redis that restarts and has not forgotten all has
-forgotten its last second. Each page must be fetched and kept; fetched twice only what was on its
+come back, and the crawl has to end by itself. A Redis that restarts with its data has lost the data
+of its last second. Each page must be fetched and kept; fetched twice only what was on its
 way, or not settled yet, when a process was killed or frozen, or when Redis forgot, and no more than
 that; no request to a host or an address sooner than promised. ``--seed`` repeats the choices (when
 things happen depends on the machine); ``--keep FOLDER`` keeps logs and job directories.

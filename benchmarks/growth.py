@@ -13,8 +13,9 @@ its links are known, and it has a connection of its own. The smallest web is
 crawled five times before each other web, and five times after it. The cost of a row is compared
 with the median of these ten, since the machine may become slower meanwhile.
 
-*time*: a crawl of 2,000 hosts that does not end, and its memory each minute. What is anonymous is
-its own; the rest are pages of files, as of seen URLs, which the kernel takes back at will.
+*time*: a crawl of 2,000 hosts that does not end, and its memory each minute. Anonymous memory is
+the crawl's own. Other memory holds parts of files, such as those of seen URLs: the kernel takes it
+back when it needs it.
 """
 
 from __future__ import annotations
@@ -142,7 +143,7 @@ def through_time(report: Report, minutes: int, minute: float) -> None:
 
 def add_options(parser: argparse.ArgumentParser, name: str) -> None:
     """Which of it."""
-    parser.add_argument("--part", choices=["urls", "hosts", "time"], help="of it")
+    parser.add_argument("--part", choices=["urls", "hosts", "time"], help="this part alone")
     parser.add_argument("--most", type=int, default=10_000_000, help="the largest web")
     parser.add_argument("--rounds", type=int, default=1, help="rounds of each (1)")
 

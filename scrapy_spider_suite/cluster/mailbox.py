@@ -31,6 +31,7 @@ from scrapy_spider_suite.cluster.messages import (
 from scrapy_spider_suite.crawl.queue.admission import PageLinks
 from scrapy_spider_suite.errors import JobDamagedError, MessageError, MessageTooLargeError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
+from scrapy_spider_suite.runtime.event_loop import portions
 from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task, wait_at_most
 from scrapy_spider_suite.seen.fingerprint_cache import FingerprintCache
 from scrapy_spider_suite.store.interface import KV
@@ -159,6 +160,7 @@ _WAY_BYTES: Final = 24  # of what links of another page have in common, beside i
 _LINKS, _ENTRY = b"L", b"E"  # the first byte of a row; msgpack follows
 _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Origin = tuple[_Count, str, int, _Count, Annotated[int, msgspec.Meta(ge=0, le=POLICY_MAX)]]
+_EntryRow = tuple[str, bytes, str]
 _LinkRow = Annotated[list[tuple[_Origin, list[bytes]]], msgspec.Meta(min_length=1)]
 # Plain integers: operators of flags are Python code.
 _START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
@@ -247,8 +249,7 @@ class OwnerRouter:
             return True
         more = anyway or entry.seed_note or entry.flags & _DONT_FILTER
         if more or self._sent.new([entry.identity]):
-            row = [entry.host, pack_row(entry)]
-            row += [entry.seed_note] * bool(entry.seed_note)
+            row = entry.host, pack_row(entry), entry.seed_note
             self.outbox.put(owner, _ENTRY + msgspec.msgpack.encode(row))
         else:
             self.spared += 1
@@ -286,11 +287,11 @@ def unpack_row_of_agent(row: bytes) -> Entry | list[PageLinks]:
             return [(LinkOrigin(*origin), _own_keys(keys)) for origin, keys in pages]
         if kind != _ENTRY:
             raise ValueError(f"no kind of row is called {kind!r}")
-        entry = unpack_foreign_row(*msgspec.msgpack.decode(body))
+        entry = unpack_foreign_row(*msgspec.msgpack.decode(body, type=_EntryRow))
         if not entry.url.startswith(_WEB):
             raise ValueError(f"{entry.url[:200]!r} is no URL of the web")
         return entry
-    except (ValueError, TypeError, JobDamagedError) as error:
+    except (ValueError, JobDamagedError) as error:
         raise MessageError(f"a row of another agent cannot be read ({error})") from error
 
 
@@ -519,15 +520,9 @@ class Mailbox:
             # An earlier process may have died within the message.
             if not self._received_rows.has(message.sender, number, number)
         ]  # fmt: skip
-        portion: list[tuple[int, bytes]] = []
-        size = 0
-        for each in rows:
-            portion.append(each)
-            size += len(each[1])
-            if size >= _STORED or each is rows[-1]:
-                self._store(message.sender, portion)
-                portion, size = [], 0
-                await asyncio.sleep(0)
+        for portion in portions(rows, lambda each: len(each[1]), _STORED):
+            self._store(message.sender, portion)
+            await asyncio.sleep(0)
         self.stored += len(message.rows)
         await asyncio.sleep(0)
 

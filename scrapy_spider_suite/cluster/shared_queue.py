@@ -302,7 +302,7 @@ class Fetcher(ClusterAgent):
     async def _declare(self, era: int) -> None:
         """Say again what Redis may have forgotten: it was restarted, or has lost data."""
         if self._era and self._declared != era:
-            await self._let_go_of_lost()
+            await self._claim_runs()
             self._declared, self._to_say = era, deque(self._recent)
         while self._to_say:
             said = self._to_say[0]
@@ -317,8 +317,8 @@ class Fetcher(ClusterAgent):
             self._to_say.popleft()
         self._era = era
 
-    async def _let_go_of_lost(self) -> None:
-        """Have again the runs that Redis has forgotten to have given; let go of what others have.
+    async def _claim_runs(self) -> None:
+        """Claim the runs that Redis has forgotten to have given; let go of runs it does not give.
         """
         await self._restore()
         known, runs = self._list.tasks, self.held.runs
@@ -447,7 +447,7 @@ class Fetcher(ClusterAgent):
         return bool(new) or len(done) == ENTRIES_MAX
 
     def _take_places(self, most: int) -> dict[int, bytes]:
-        """Places of what is known of hosts, of which Redis has not heard."""
+        """Take up to *most* places that Redis is to be told."""
         some = list(self._places)[:most]
         return {slot: self._places.pop(slot) for slot in some}
 
@@ -567,7 +567,7 @@ class Fetcher(ClusterAgent):
         new = dict.fromkeys(
             slot for slot, count in failures.items() if self._troubled.get(slot) != count
         )
-        # A blob that was never reported stays in the folder: what waits is reported first.
+        # Nobody removes the blob of a place that is never reported: no place is replaced before.
         known = self.held.slots.keys() - self._places.keys()
         some = [slot for slot in self._renewed | new if slot in known][:ENTRIES_MAX]
         self._places |= await self._save(some, parks=False)

@@ -8,11 +8,13 @@ import ctypes
 import gc
 import threading
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
 from contextlib import asynccontextmanager, suppress
 from typing import ClassVar, TypeVar
 
 from scrapy.utils.reactor import is_reactor_installed
+
+T = TypeVar("T")
 
 SLICE = 0.005  # seconds of work after which other work has its turn
 _SHARE = 3  # slices that other work may take for one
@@ -22,6 +24,22 @@ _LONGS = 3  # long turns that are waited for: then every turn is long
 _IDLE = 0.0002  # seconds; in a shorter turn of the loop there is no other work
 _CALM = 0.002  # seconds; after a shorter turn of the loop, the next one has little to do
 _PATIENCE = 0.5  # seconds after which any turn will do
+
+
+def portions(
+    items: Iterable[T], size: Callable[[T], int], enough: int
+) -> Iterator[list[T]]:  # fmt: skip
+    """Yield *items* in lists, each of which ends with the item that makes its size *enough*."""
+    portion: list[T] = []
+    left = enough
+    for item in items:
+        portion.append(item)
+        left -= size(item)
+        if left <= 0:
+            yield portion
+            portion, left = [], enough
+    if portion:
+        yield portion
 
 
 class TimeSlices:
@@ -164,8 +182,6 @@ class GcTuning:
                 gc.set_threshold(*self._before)
                 gc.unfreeze()
 
-
-T = TypeVar("T")
 
 _AHEAD = 4  # items that are made ahead
 

@@ -329,12 +329,13 @@ def links(origin: list[object], *keys: object) -> bytes:
 
 
 def single(*fields: object) -> bytes:
-    """A row of an agent with a request."""
-    return b"E" + msgpack.packb(fields)
+    """A row of an agent with a request: host, row, and what is known of a seed, if anything."""
+    return b"E" + msgpack.packb([*fields, ""] if len(fields) == 2 else fields)
 
 
 @pytest.mark.parametrize("row", [
     b"", b"\xc1", b"L", b"L\x93\x00\x01", b"E\xc1", b"E" + msgpack.packb(7),
+    pytest.param(b"E" + b"\x91" * 100_000, id="deep"),
     b"X" + msgpack.packb([9]), b"L" + msgpack.packb([]), b"L" + msgpack.packb([7]),
     links(["deep", "", 0, 0, 0]), links([1, 2, 0, 0, 0]),
     links([1, "", 0, 0], keys("http://b.t/")[0]),

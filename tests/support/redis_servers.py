@@ -115,7 +115,7 @@ class RedisServer:
 
     @contextmanager
     def forgetting(self) -> Iterator[None]:
-        """It writes to its append-only file, and is killed; what it wrote in the block is lost."""
+        """At the end of the block it is killed; what it has written since the beginning is lost."""
         kept = self._folder / "kept"
         kept.mkdir()
         for each in self._folder.glob("appendonly*"):

@@ -129,6 +129,12 @@ local function pop(queue, slot)
   return run
 end
 
+-- A fetcher has *slot*, which is free in no queue then.
+local function hold(name, slot)
+  redis.call('HSET', HOLDERS, slot, name)
+  for _, queue in ipairs(queues) do redis.call('SREM', free_of(queue), slot) end
+end
+
 -- A fetcher has one task of *slot* less: the slot may be free.
 local function release(name, slot)
   if redis.call('HINCRBY', held_by(name), slot, -1) > 0 then return end

@@ -34,8 +34,7 @@ for i, each in ipairs(a.runs) do
     local id = string.sub(run, 1, 8)
     redis.call('HSET', tasks_of(name), id, cmsgpack.pack({queue, slot, run, '', 0}))
     redis.call('HINCRBY', held_by(name), slot, 1)
-    redis.call('HSET', HOLDERS, slot, name)
-    for _, other in ipairs(queues) do redis.call('SREM', free_of(other), slot) end
+    hold(name, slot)
     redis.call('RPUSH', added_to(name), id)
     local known = redis.call('HGET', CALLS, name)
     local delay = known and cmsgpack.unpack(known)[3] or 0

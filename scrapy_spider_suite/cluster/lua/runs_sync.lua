@@ -69,8 +69,7 @@ local function give_again(queue, slot, id)
   local holder = redis.call('HGET', HOLDERS, slot)
   if holder and holder ~= a.name or first_of(queue, slot) ~= id then return end
   give(queue, slot)
-  redis.call('HSET', HOLDERS, slot, a.name)
-  for _, other in ipairs(queues) do redis.call('SREM', free_of(other), slot) end
+  hold(a.name, slot)
 end
 
 -- Give runs of free slots: a queue by weight among those that have some, then any of its slots.
@@ -166,10 +165,10 @@ local free = 0
 for _, queue in ipairs(queues) do free = free + redis.call('SCARD', free_of(queue)) end
 local tasks, places = {}, {}
 for _, id in ipairs(given) do
-  local task = task_of(id)
+  local task = redis.call('HGET', TASKS, id)
   if task then  -- not given again, and done
-    tasks[#tasks + 1] = redis.call('HGET', TASKS, id)
-    places[#tasks] = redis.call('HGET', STATES, task[2]) or ''
+    tasks[#tasks + 1] = task
+    places[#tasks] = redis.call('HGET', STATES, cmsgpack.unpack(task)[2]) or ''
   end
 end
 return {'ok', tasks, places, {redis.call('ZCARD', CALLED), redis.call('HLEN', HOLDERS), free}}

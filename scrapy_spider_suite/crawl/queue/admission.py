@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 from scrapy_spider_suite.errors import StoreWriteError
 from scrapy_spider_suite.frontier.entries import Entry, Flag, host_key
 from scrapy_spider_suite.frontier.outcomes import Event, State
+from scrapy_spider_suite.runtime.event_loop import portions
 from scrapy_spider_suite.store import url_states
 from scrapy_spider_suite.store.rocks_store import RocksStore
 from scrapy_spider_suite.store.rows import HostRecord, UrlState, row_packer
@@ -311,22 +312,6 @@ PageLinks = tuple[LinkOrigin, list[bytes]]
 """What the links of a page have in common, and their state keys."""
 
 
-def _portions(pages: Iterable[PageLinks]) -> Iterator[list[PageLinks]]:
-    """The links of *pages* in lists of parts of pages."""
-    portion: list[PageLinks] = []
-    size = 0
-    for origin, keys in pages:
-        for start in range(0, len(keys), _BATCH):
-            part = keys[start : start + _BATCH]
-            portion.append((origin, part))
-            size += len(part)
-            if size >= _BATCH:
-                yield portion
-                portion, size = [], 0
-    if portion:
-        yield portion
-
-
 class Admission:
     """Makes new URLs pending; *router*: sends URLs to other agents, None without any."""
 
@@ -369,8 +354,11 @@ class Admission:
             for origin, keys in pages:
                 self._offer(origin, keys)
             return 0
-        new = 0
-        for portion in _portions(pages):
+        new, parts = 0, [
+            (origin, keys[start : start + _BATCH])
+            for origin, keys in pages for start in range(0, len(keys), _BATCH)
+        ]  # fmt: skip
+        for portion in portions(parts, lambda part: len(part[1]), _BATCH):
             found = self._states.find(chain.from_iterable([keys for _, keys in portion]))
             batch = AdmissionBatch(self._frontier, found, now)
             for origin, keys in portion:
