@@ -182,9 +182,10 @@ def test_a_crawl(small: Callable[..., Report], name: str, given: tuple[str, ...]
     assert all(row[2] for row in report.tables[0].rows)
 
 
-def test_runs(small: Callable[..., Report]) -> None:
-    """Ten parts of the way there, ten back, and all is done, which it checks itself."""
-    assert len(small("runs").tables[0].rows) == 20
+@pytest.mark.parametrize(("part", "rows"), [("runs", 20), ("blobs", 1), ("speed", 1)])
+def test_runs(small: Callable[..., Report], part: str, rows: int) -> None:
+    """A row of each tenth of the way, there and back, and what it checks itself."""
+    assert len(small("runs", "--part", part).tables[0].rows) == rows
 
 
 def test_watching(small: Callable[..., Report]) -> None:
