@@ -20,6 +20,7 @@ COUNT_MAX = 1 << 31  # the greatest count of a host that is taken from another a
 POLICY_MAX = 15  # the greatest number of a referrer policy for which a row has room
 
 _ROW = struct.Struct(">BBHBiIII")
+_PRIORITY = slice(5, 9)  # where the priority stands in it
 _N_URL = slice(9, 13)  # where the length of the URL stands in it
 _STATE = struct.Struct(">BBBHI")
 _STATES = tuple(State)
@@ -147,16 +148,28 @@ def pack_row(entry: Entry) -> bytes:
     n_referrer = len(referrer) | entry.referrer_policy << _REFERRER_BITS
     head = _ROW.pack(
         int(entry.flags), min(entry.attempts, 255), min(entry.depth, 0xFFFF), hops,
-        max(-0x80000000, min(0x7FFFFFFF, entry.priority)), len(url), n_referrer, len(identity),
+        _bounded(entry.priority), len(url), n_referrer, len(identity),
     )  # fmt: skip
     return head + url + referrer + identity + (entry.payload or b"")
 
 
-def row_packer(template: Entry) -> Callable[[bytes], bytes]:
-    """A quick `pack_row` of links that have all but host and URL of *template*, which has none."""
+def _bounded(priority: int) -> int:
+    return max(-0x80000000, min(0x7FFFFFFF, priority))
+
+
+def row_packer(template: Entry) -> Callable[[bytes, int], bytes]:
+    """A quick `pack_row` of links with the same origin as *template*, by URL and priority."""
     row = pack_row(template)
-    begin, middle, end = row[: _N_URL.start], row[_N_URL.stop : _ROW.size], row[_ROW.size :]
-    return lambda url: b"".join((begin, len(url).to_bytes(4, "big"), middle, url, end))
+    middle, end, begins = row[_N_URL.stop : _ROW.size], row[_ROW.size :], dict[int, bytes]()
+
+    def pack(url: bytes, priority: int) -> bytes:
+        begin = begins.get(priority)
+        if begin is None:
+            packed = _bounded(priority).to_bytes(4, "big", signed=True)
+            begin = begins[priority] = row[: _PRIORITY.start] + packed
+        return b"".join((begin, len(url).to_bytes(4, "big"), middle, url, end))
+
+    return pack
 
 
 def unpack_row(host: str, key: bytes, data: bytes) -> Entry:

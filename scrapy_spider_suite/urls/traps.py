@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, fields
 from enum import StrEnum
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations
 from operator import methodcaller
 from typing import Final, NamedTuple, TypeVar
@@ -326,6 +326,23 @@ def space_key(kind: str, text: str) -> int:
     return xxhash.xxh3_64_intdigest(f"{kind} {text}".encode())
 
 
+_ALL: Final = space_key("all", "")
+
+
+def _narrowest_folder(url: str) -> str:
+    # The first of `folders`: every link to a host with many URLs asks.
+    root = url.index("/", 8)
+    end = url.find("?", root)
+    end = len(url) if end < 0 else end
+    first = url.find("/", root + 1, end) + 1
+    return url[root : url.find("/", first, end) + 1 or first] if first else ""
+
+
+@lru_cache(256)  # they may be long
+def _keys_of_folders(narrowest: str) -> tuple[int, ...]:
+    return tuple(space_key("below", VARIABLE.sub("0", each)) for each in folders(narrowest))
+
+
 class HostTrapStats:
     """The evidence about one host; `MAX_COUNTS` entries a kind."""
 
@@ -371,11 +388,11 @@ class HostTrapStats:
 
     def crowded(self, url: str, share: int, room: int) -> int:
         """Count *url*; how many of its folders have more than *share* percent, and than *room*."""
-        room = max(room, self.add("all", "", 1) * share // 100)
-        return sum(
-            self.add("below", VARIABLE.sub("0", folder), 1) > room
-            for folder in folders(path_and_query(url).partition("?")[0])
-        )
+        room = max(room, self._add("all", _ALL, 1) * share // 100)
+        crowded = 0
+        for key in _keys_of_folders(_narrowest_folder(url)):
+            crowded += self._add("below", key, 1) > room
+        return crowded
 
     def count_page(
         self, url: str, limit: int, *, same: bool, exactly: bool | None = None
@@ -466,7 +483,10 @@ class HostTrapStats:
         return self.counts.get(kind, {}).get(space_key(kind, space), 0)
 
     def add(self, kind: str, space: str, change: int) -> int:
-        key, counts = space_key(kind, space), self.counts.setdefault(kind, {})
+        return self._add(kind, space_key(kind, space), change)
+
+    def _add(self, kind: str, key: int, change: int) -> int:
+        counts = self.counts.setdefault(kind, {})
         count = counts.get(key, 0) + change
         if count <= 0:
             counts.pop(key, None)

@@ -131,14 +131,15 @@ def test_queue_rows_come_back(entry: Entry) -> None:
     assert fields(back) == fields(entry)
 
 
-@given(entries(), st.lists(urls, max_size=3))
-def test_rows_of_links_are_those_of_their_entries(entry: Entry, links: list[str]) -> None:
+@given(entries(), st.lists(st.tuples(urls, st.integers()), max_size=3))
+def test_rows_of_links_are_those_of_their_entries(
+    entry: Entry, links: list[tuple[str, int]]
+) -> None:
     """What the links of a page have in common is packed once."""
     entry.url, entry.stored_key = "", b""
     pack = row_packer(entry)
-    for url in links:
-        entry.url = url
-        assert pack(url.encode()) == pack_row(entry)
+    for entry.url, entry.priority in links:
+        assert pack(entry.url.encode(), entry.priority) == pack_row(entry)
 
 
 def test_long_urls_fit() -> None:

@@ -5,7 +5,6 @@ Also: known URLs that get a second try, and links that are read later than their
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -187,12 +186,13 @@ _UNLIKE_LINKS = int(Flag.DONT_FILTER | Flag.VOLATILE)
 class HostTerms(NamedTuple):
     """What holds for all new URLs of a host in a batch; *refusal*: why none is taken.
 
-    Links need no entry while fewer than *plain_below* URLs are pending.
+    *plain*: links need no entry. From *counts_from* pending URLs on they are counted in folders.
     """
 
     record: HostRecord
     refusal: Event | None
-    plain_below: float
+    plain: bool
+    counts_from: float
 
 
 class AdmissionBatch:
@@ -252,7 +252,7 @@ class AdmissionBatch:
                 prefix = key[: key.index(b"\0", 2) + 1]
                 host, terms = prefix[2:-1].decode(), self._terms(prefix)
             record = terms.record
-            if record.pending >= terms.plain_below:
+            if not terms.plain:
                 new += self._add(entry_of(key, origin), terms)
                 continue
             new += 1
@@ -260,12 +260,15 @@ class AdmissionBatch:
                 record.entered = origin.depth
             if permuted and b"&" in key:
                 traps.note_known(url_of(key))
-            row = pack(key[len(prefix) :])
-            order = states.add_link(key, prefix, record, row, origin.priority)
+            priority = origin.priority
+            if record.pending >= terms.counts_from:
+                priority -= traps.count_in_folders(url_of(key), host)
+            row = pack(key[len(prefix) :], priority)
+            order = states.add_link(key, prefix, record, row, priority)
             front = residents.host_for(host, order, record, self._now)
             if front is not None:
                 entry = entry_of(key, origin)
-                entry.key = order
+                entry.key, entry.priority = order, priority
                 residents.push_front(front, entry)
         states.counters.found += unknown
         return new
@@ -291,10 +294,10 @@ class AdmissionBatch:
         if terms is None:
             frontier, host = self._frontier, prefix[2:-1].decode()
             record = frontier.residents.records.touch(host)
-            refusal, plain_below = frontier.admission.refusal(host, record), -math.inf
-            if refusal is None and frontier.states.breadth_first:
-                plain_below = frontier.traps.admits_below(host, record)
-            terms = self._hosts[prefix] = HostTerms(record, refusal, plain_below)
+            refusal, traps = frontier.admission.refusal(host, record), frontier.traps
+            plain = refusal is None and frontier.states.breadth_first and traps.admits_links(host)
+            counts_from = traps.counts_from(host, record)
+            terms = self._hosts[prefix] = HostTerms(record, refusal, plain, counts_from)
         return terms
 
     def _retry(self, entry: Entry) -> bool:

@@ -456,32 +456,35 @@ class Traps:
         if self.numbered(url, self.stats.get(host)) is not None:
             entry.priority -= LAST
             self.met[Trap.NUMBERS] += 1
-        if limits.prefix:
-            budget = self._policy.max_pages(host)
-            least = self._counted_from(budget)
-            if record.pending + record.done + record.failed >= least:
-                share, room = limits.prefix, _FEW
-                if budget:  # what was not counted may all have lain there
-                    share, room = 0, max(0, budget * limits.prefix // 100 - least)
-                crowded = self.stats.learn(host).crowded(url, share, room)
-                entry.priority -= crowded * BEHIND
-                if crowded:
-                    self.met[Trap.PREFIX] += 1
+        if record.pending >= self.counts_from(host, record):
+            entry.priority -= self.count_in_folders(url, host)
 
-    def admits_below(self, host: str, record: HostRecord) -> float:
-        """How many pending URLs *host* may have so that `admit` changes no priority of a link."""
-        limits = self._policy.traps
-        if not limits.any:
+    def count_in_folders(self, url: str, host: str) -> int:
+        """Count the new *url*; by how much its priority is lower, since its folders are crowded."""
+        limit, share, room = self._policy.traps.prefix, 0, _FEW
+        if budget := self._policy.max_pages(host):
+            # What was not counted may all have lain there.
+            room = max(0, budget * limit // 100 - self._few(budget))
+        else:
+            share = limit
+        crowded = self.stats.learn(host).crowded(url, share, room)
+        if crowded:
+            self.met[Trap.PREFIX] += 1
+        return crowded * BEHIND
+
+    def counts_from(self, host: str, record: HostRecord) -> float:
+        """How many URLs of *host* are pending when `count_in_folders` begins to count them."""
+        if not self._policy.traps.prefix:
             return math.inf
+        return self._few(self._policy.max_pages(host)) - record.done - record.failed
+
+    def admits_links(self, host: str) -> bool:
+        """Whether a link of *host* needs no `admit`: nothing is closed there."""
         stats = self.stats.get(host)
-        if stats is not None and stats.closed:
-            return -math.inf
-        if not limits.prefix:
-            return math.inf
-        return self._counted_from(self._policy.max_pages(host)) - record.done - record.failed
+        return stats is None or not stats.closed
 
     @staticmethod
-    def _counted_from(budget: int) -> int:
+    def _few(budget: int) -> int:
         return min(_FEW, budget // 10) if budget else _FEW
 
     def note_known(self, url: str) -> None:
