@@ -480,7 +480,7 @@ class Traps:
 
     def admits_links(self, host: str) -> bool:
         """Whether a link of *host* needs no `admit`: nothing is closed there."""
-        stats = self.stats.get(host)
+        stats = self.stats.get(host) if self._policy.traps.any else None
         return stats is None or not stats.closed
 
     @staticmethod
