@@ -35,7 +35,7 @@ from scrapy_spider_suite.crawl.loop_plan import LoopPlan, reasons_for_engine
 from scrapy_spider_suite.crawl.maintenance import Maintenance
 from scrapy_spider_suite.crawl.preparation import HostPreparation
 from scrapy_spider_suite.crawl.queue.leases import Fetch
-from scrapy_spider_suite.crawl.requests import hostname, in_errback
+from scrapy_spider_suite.crawl.requests import BULK, hostname, in_errback
 from scrapy_spider_suite.crawl.seeds import CrawlSeeds
 from scrapy_spider_suite.crawl.sinks.commit_log import FrontierLog, PageFaults, finish_quietly
 from scrapy_spider_suite.crawl.visits import ForeignDownloader, InProgress, RequestSource
@@ -110,13 +110,21 @@ class Duplicates:
             if spider is not None:
                 self._dupefilter.log(request, spider)
             return True
-        if not crawl.frontier.states.known(entry.identity):
+        return self._is_known(request or entry.url, entry.identity, crawl)
+
+    def finds_known(self, request: Request, identity: bytes, crawl: Crawl) -> bool:
+        """`filters` for a request that needs no entry for it; False: `filters` decides."""
+        decides = self._dupefilter is not None or request.dont_filter or BULK in request.meta
+        return not decides and self._is_known(request, identity, crawl)
+
+    def _is_known(self, asked: Request | str, identity: bytes, crawl: Crawl) -> bool:
+        if not crawl.frontier.states.known(identity):
             return False
         wall = crawl.frontier.wall(crawl.now())
-        if crawl.frontier.admission.retry_failed.due(entry.identity, wall):
+        if crawl.frontier.admission.retry_failed.due(identity, wall):
             return False
         if self._log:
-            logger.debug("Filtered duplicate request: %s", request or entry.url)
+            logger.debug("Filtered duplicate request: %s", asked)
         self._crawler.stats.inc_value("dupefilter/filtered")
         return True
 
@@ -312,7 +320,11 @@ class FrontierScheduler(BaseScheduler):
         fetch = crawl.translator.parents.pop(request, None)
         if fetch is None and not crawl.settings.broad and self._is_of_operator(request):
             self._parts.trusted.add(hostname(request))
-        entry = crawl.translator.entry(request)
+        identity = crawl.translator.identity(request)
+        # Most links are known, and of them nothing more is asked.
+        if not mark and self._duplicates.finds_known(request, identity, crawl):
+            return False
+        entry = crawl.translator.entry(request, identity)
         entry.seed_note = mark
         return self.enqueue_entry(entry, fetch, request)
 

@@ -213,14 +213,15 @@ class Crawl:
             ),
         )
         if not self.settings.broad:
-            # Its seeds are requests of its own.
-            meta = {"is_start_request": True}
-            frontier.commit.guesses.entry_of = lambda url: self.translator.entry(
-                Request(url, meta=meta)
-            )
+            frontier.commit.guesses.entry_of = self._entry_of_start
         if job is not None:
             frontier.open(now)
         return frontier
+
+    def _entry_of_start(self, url: str) -> Entry:
+        """The entry of a request as `start()` makes it."""
+        request = Request(url, meta={"is_start_request": True})
+        return self.translator.entry(request, self.translator.identity(request))
 
     def _address_of(self, host: str) -> str:
         resident = self.frontier.workbench.hosts.get(host)

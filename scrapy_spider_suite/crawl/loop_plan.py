@@ -55,7 +55,7 @@ _KNOWN_SPIDER = frozenset({
         "start.StartSpiderMiddleware", "urllength.UrlLengthMiddleware",
     )),
     *(f"scrapy_spider_suite.spidermiddlewares.pages.{name}" for name in (
-        "PageItemMiddleware", "PageMiddleware", "PageParentMiddleware",
+        "PageItemMiddleware", "PageMiddleware", "PageOutputMiddleware",
     )),
 })  # fmt: skip
 """Spider middlewares that do nothing with a page without a callback, or with its one item."""

@@ -300,11 +300,11 @@ class Translator:
             return None
         return self._normal.respell(plain)
 
-    def entry(self, request: Request) -> Entry:
-        """The entry of *request*, which came from a spider or a middleware."""
+    def entry(self, request: Request, identity: bytes) -> Entry:
+        """The entry of *request*, which came from a spider or a middleware, and has *identity*."""
         meta = request.meta
         entry = Entry(
-            pacing_key(request), request.url, self.identity(request),
+            pacing_key(request), request.url, identity,
             priority=request.priority,
             depth=int(meta.get("depth", 0)),
             hops=int(meta.get(HOPS, 0)),

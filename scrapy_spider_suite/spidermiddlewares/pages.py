@@ -30,38 +30,46 @@ from scrapy_spider_suite.signals import item_not_exported
 logger = logging.getLogger(__name__)
 
 
-class PageParentMiddleware:
-    """Spider middleware for order 1: its output is what the engine gets."""
+class PageOutputMiddleware:
+    """Spider middleware for order 1: its output is what the engine gets.
+
+    The items of a page that SUITE_STORE_FILTER refuses are dropped; its requests are queued.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         self._crawler = crawler
 
     @classmethod
-    def from_crawler(cls, crawler: Crawler) -> PageParentMiddleware:
+    def from_crawler(cls, crawler: Crawler) -> PageOutputMiddleware:
         return cls(crawler)
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
         """Note the parent page of each request and each `PageItem`."""
-        for output in result:
-            self._note(response, output)
-            yield output
+        return (output for output in result if self._passes(response, output))
 
     async def process_spider_output_async(
         self, response: Response, result: AsyncIterator[Any]
     ) -> AsyncIterator[Any]:
         async for output in result:
-            self._note(response, output)
-            yield output
+            if self._passes(response, output):
+                yield output
 
-    def _note(self, response: Response, output: Any) -> None:
-        if isinstance(output, PageItem):
-            output.owner = response.request
-        elif isinstance(output, Request) and response.request is not None:
+    def _passes(self, response: Response, output: Any) -> bool:
+        page = response.request
+        if page is None or not has_crawl(self._crawler):
+            return True
+        crawl = get_crawl(self._crawler)
+        fetch = crawl.fetches.get(page)
+        if isinstance(output, Request):
             detach_from_page(output)
-            crawl = get_crawl(self._crawler)
-            fetch = crawl.fetches.get(response.request)
             if fetch is not None:
                 crawl.translator.parents[output] = fetch
+        elif fetch is not None and fetch.items_refused:
+            self._crawler.stats.inc_value("suite/filter/store/items")
+            return False
+        elif isinstance(output, PageItem):
+            output.owner = page
+        return True
 
     async def process_start(self, start: AsyncIterator[Any]) -> AsyncIterator[Any]:
         """Yield from ``start()``, unless an earlier run of this job has run it to its end.
@@ -137,8 +145,7 @@ class PageMiddleware:
     """Hands a page to the stages of the crawl before its callback gets it (`PageStages`).
 
     A page that SUITE_PARSE_FILTER refuses ends as in Scrapy's HttpErrorMiddleware: its errback gets
-    `FilterRefused`. For a page that SUITE_STORE_FILTER refuses the callback runs, its requests are
-    queued, and its items are dropped.
+    `FilterRefused`.
     """
 
     def __init__(self, crawler: Crawler) -> None:
@@ -176,32 +183,6 @@ class PageMiddleware:
     ) -> Iterable[Any] | None:
         """Return [] for a page that is not parsed: it is no error."""
         return [] if isinstance(exception, FilterRefused) else None
-
-    def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
-        """Drop the items of pages that are not stored."""
-        if not self._drops(response):
-            return result
-        return (output for output in result if self._passes(output))
-
-    async def process_spider_output_async(
-        self, response: Response, result: AsyncIterator[Any]
-    ) -> AsyncIterator[Any]:
-        drops = self._drops(response)
-        async for output in result:
-            if not drops or self._passes(output):
-                yield output
-
-    def _drops(self, response: Response) -> bool:
-        if response.request is None or not has_crawl(self._crawler):
-            return False
-        fetch = get_crawl(self._crawler).fetches.get(response.request)
-        return fetch is not None and fetch.items_refused
-
-    def _passes(self, output: Any) -> bool:
-        if isinstance(output, Request):
-            return True
-        self._crawler.stats.inc_value("suite/filter/store/items")
-        return False
 
 
 class PageItemMiddleware:

@@ -185,7 +185,8 @@ def test_what_becomes_of_what_cannot_travel_is_said(caplog: pytest.LogCaptureFix
     here.owner_elsewhere = lambda entry: "b" if entry.host == "b.test" else ""
     with caplog.at_level(logging.WARNING):
         for host in ("b.test", "a.test", "b.test", "a.test"):
-            assert here.entry(Request(f"http://{host}/", callback=lambda response: None)).volatile
+            request = Request(f"http://{host}/", callback=lambda response: None)
+            assert here.entry(request, here.identity(request)).volatile
     first, second = [record.getMessage() for record in caplog.records]
     assert "http://b.test/" in first
     assert "belongs to the agent b and cannot travel: it has failed (elsewhere)" in first

@@ -16,7 +16,7 @@ from twisted.python.failure import Failure
 
 from scrapy_spider_suite.crawl.context import get_crawl
 from scrapy_spider_suite.crawl.empty_runs import STARTED
-from scrapy_spider_suite.spidermiddlewares.pages import PageParentMiddleware
+from scrapy_spider_suite.spidermiddlewares.pages import PageOutputMiddleware
 
 
 class Handed(Spider):
@@ -86,7 +86,7 @@ def test_what_a_full_disk_did_not_take_comes_again(
         crawler.crawling = True
         crawl = get_crawl(crawler)
         crawl.engine = cast("Any", object())
-        start = PageParentMiddleware(crawler).process_start(Handed().start())
+        start = PageOutputMiddleware(crawler).process_start(Handed().start())
         send, kv = crawler.signals.send_catch_log, crawl.store.kv("start")
         assert [(await anext(start))["number"] for _ in range(2)] == [1, 2]
         end = asyncio.ensure_future(anext(start, None))

@@ -32,7 +32,7 @@ COMPONENTS: dict[str, dict[str, Any]] = {
     },
     Component.HOST_USER_AGENT: {"DOWNLOADER_MIDDLEWARES": {Component.HOST_USER_AGENT: 90}},
     Component.PAGES: {"SPIDER_MIDDLEWARES": {Component.PAGES: 940}, Setting.FOLLOW: True},
-    Component.LINEAGE: {"SPIDER_MIDDLEWARES": {Component.LINEAGE: 1}},
+    Component.PAGE_OUTPUT: {"SPIDER_MIDDLEWARES": {Component.PAGE_OUTPUT: 1}},
     Component.PAGE_ITEMS: {
         "SPIDER_MIDDLEWARES": {Component.PAGE_ITEMS: 960},
         Setting.FOLLOW: True, Setting.PAGE_ITEMS: True, Setting.PROFILE: "broad",

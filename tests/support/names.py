@@ -72,7 +72,7 @@ class Component:
     HOST_USER_AGENT = "scrapy_spider_suite.downloadermiddlewares.useragent.HostUserAgentMiddleware"
     INDEX_PIPELINE = "scrapy_spider_suite.pipelines.IndexPipeline"
     ITEM_PACK_PIPELINE = "scrapy_spider_suite.pipelines.ItemPackPipeline"
-    LINEAGE = "scrapy_spider_suite.spidermiddlewares.pages.PageParentMiddleware"
+    PAGE_OUTPUT = "scrapy_spider_suite.spidermiddlewares.pages.PageOutputMiddleware"
     LINK_STATS_PIPELINE = "scrapy_spider_suite.pipelines.LinkStatsPipeline"
     PAGES = "scrapy_spider_suite.spidermiddlewares.pages.PageMiddleware"
     PAGE_ITEMS = "scrapy_spider_suite.spidermiddlewares.pages.PageItemMiddleware"
