@@ -357,7 +357,8 @@ def run(options: argparse.Namespace, report: Report) -> None:
             given = [sys.executable] if options.small and not options.python else options.python
             pythons(report, given, load, rounds)
     elif options.name == "ordinary":
-        ordinary(report, loads[-1], rounds)
+        for load in loads:
+            ordinary(report, load, rounds)
     elif options.features:
         wanted = list(FEATURES) if "all" in options.features else options.features
         for load in loads[:1] if not options.links else loads:

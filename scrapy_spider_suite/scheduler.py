@@ -110,18 +110,18 @@ class Duplicates:
             if spider is not None:
                 self._dupefilter.log(request, spider)
             return True
-        return self._is_known(request or entry.url, entry.identity, crawl)
+        return self.is_known(request or entry.url, entry.identity, crawl)
 
-    def finds_known(self, request: Request, identity: bytes, crawl: Crawl) -> bool:
-        """`filters` for a request that needs no entry for it; False: `filters` decides."""
-        decides = self._dupefilter is not None or request.dont_filter or BULK in request.meta
-        return not decides and self._is_known(request, identity, crawl)
+    def need_no_entry(self, request: Request) -> bool:
+        """Whether for *request* `is_known` decides alone, and not `filters`."""
+        return self._dupefilter is None and not (request.dont_filter or BULK in request.meta)
 
-    def _is_known(self, asked: Request | str, identity: bytes, crawl: Crawl) -> bool:
+    def is_known(self, asked: Request | str, identity: bytes, crawl: Crawl) -> bool:
+        """Whether the frontier knows what was *asked* for; counts it."""
         if not crawl.frontier.states.known(identity):
             return False
-        wall = crawl.frontier.wall(crawl.now())
-        if crawl.frontier.admission.retry_failed.due(identity, wall):
+        retry_failed = crawl.frontier.admission.retry_failed
+        if retry_failed.by_age and retry_failed.due(identity, crawl.frontier.wall(crawl.now())):
             return False
         if self._log:
             logger.debug("Filtered duplicate request: %s", asked)
@@ -322,20 +322,25 @@ class FrontierScheduler(BaseScheduler):
             self._parts.trusted.add(hostname(request))
         identity = crawl.translator.identity(request)
         # Most links are known, and of them nothing more is asked.
-        if not mark and self._duplicates.finds_known(request, identity, crawl):
+        quick = not mark and self._duplicates.need_no_entry(request)
+        if quick and self._duplicates.is_known(request, identity, crawl):
             return False
         entry = crawl.translator.entry(request, identity)
         entry.seed_note = mark
-        return self.enqueue_entry(entry, fetch, request)
+        return self.enqueue_entry(entry, fetch, request, new=quick)
 
     def enqueue_entry(
-        self, entry: Entry, fetch: Fetch | None, request: Request | None = None
-    ) -> bool:
-        """Make *entry*, which came from the page of *fetch*, pending; see `enqueue_request`."""
+        self, entry: Entry, fetch: Fetch | None, request: Request | None = None, *,
+        new: bool = False,
+    ) -> bool:  # fmt: skip
+        """Make *entry*, which came from the page of *fetch*, pending; see `enqueue_request`.
+
+        *new*: it is known to be no duplicate.
+        """
         crawl, mark = self.crawl, entry.seed_note
         if fetch is not None and entry.hops > fetch.entry.hops:
             crawl.frontier.traps.learn_redirect(fetch.entry, entry.url)
-        if self._duplicates.filters(request, entry, crawl):
+        if not new and self._duplicates.filters(request, entry, crawl):
             if mark:
                 foreign = self._agent is not None and not self._agent.routing.owns(entry)
                 if foreign or crawl.frontier.states.known(entry.identity):

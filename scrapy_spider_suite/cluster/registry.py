@@ -154,7 +154,7 @@ class ClusterAdmin(RegistryClient):
         flat = answer.facts if isinstance(answer.facts, list) else []
         facts = {}
         for name, text in zip(flat[::2], flat[1::2], strict=False):
-            with suppress(ValueError):
+            with suppress(ValueError, RecursionError):
                 facts[name] = msgspec.json.decode(text[:FACTS_MAX], type=_Facts)
         try:
             fixed = msgspec.json.decode(answer.fixed, type=dict[str, str])

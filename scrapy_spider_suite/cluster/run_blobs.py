@@ -136,7 +136,7 @@ def _decoded(number: int, piece: bytes, kind: type[T]) -> T:
 def _decode(data: bytes, kind: type[T]) -> T:
     try:
         return msgspec.msgpack.decode(data, type=kind)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BlobError(f"a piece of a blob cannot be read: {error}", damaged=True) from error
 
 

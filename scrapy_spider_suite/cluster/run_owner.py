@@ -412,7 +412,7 @@ async def read_ending(
 def _manifest(packed: bytes) -> Manifest:
     try:
         return msgspec.msgpack.decode(packed, type=Manifest) if packed else Manifest()
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         text = f"Redis holds a manifest that the suite did not write: {error}"
         raise RegistryError(text, "damaged") from error
 

@@ -220,7 +220,7 @@ class _Api(Resource):
         kind, call = self._calls[request.path]
         try:
             given = msgspec.json.decode(request.content.read(), type=kind)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             return _answer(request, 400, str(error))
         work = deferred_from_coro(call(given))
         over: list[Any] = []  # not empty once the caller has gone

@@ -6,10 +6,12 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+import msgspec
 import pytest
 from support.handover_sides import Side
 
 from scrapy_spider_suite.cluster.handover import handover_context
+from scrapy_spider_suite.cluster.run_blobs import pack_hosts
 from scrapy_spider_suite.cluster.run_hosts import SlotHosts
 from scrapy_spider_suite.errors import BlobError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import slot_of
@@ -87,7 +89,8 @@ def test_what_cannot_be_read_is_refused(sides: tuple[Side, Side]) -> None:
     """Damaged, or of another slot: nothing is changed."""
     sender, receiver = sides
     data, hosts = saved(sender), SlotHosts(receiver.context())
-    for slot, damaged in ((SLOT, data[:-3]), (SLOT, b""), (SLOT + 1, data)):
+    deep = pack_hosts(SLOT, [[msgspec.Raw(b"\x91" * 10_000 + b"\xc0")]])
+    for slot, damaged in ((SLOT, data[:-3]), (SLOT, b""), (SLOT, deep), (SLOT + 1, data)):
         with pytest.raises(BlobError):
             asyncio.run(hosts.load(slot, damaged))
     assert receiver.store.record(HOST) is None

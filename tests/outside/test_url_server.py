@@ -200,11 +200,12 @@ def test_nobody_else_may_ask(site: Site, tmp_path: Path) -> None:
             client.pop(0)
         assert refused.value.status == 400
         place, bearer = urlsplit(found["url"]), {"Authorization": f"Bearer {found['token']}"}
-        for headers, code in (({}, 401), (bearer, 413)):
-            large = HTTPConnection(place.hostname or "", place.port or 0)
-            large.request("POST", "/push", b"x" * (65 << 20), headers)
-            assert large.getresponse().status == code
-            large.close()
+        large, deep = b"x" * (65 << 20), b'{"x": ' + b"[" * 10_000 + b"]" * 10_000 + b"}"
+        for headers, body, code in (({}, large, 401), (bearer, large, 413), (bearer, deep, 400)):
+            connection = HTTPConnection(place.hostname or "", place.port or 0)
+            connection.request("POST", "/push", body, headers)
+            assert connection.getresponse().status == code
+            connection.close()
     assert not (tmp_path / "job" / "suite" / FILE).exists()
     with pytest.raises(UrlServerError, match="SUITE_URL_SERVER"):
         UrlClient.of_job(tmp_path / "job")

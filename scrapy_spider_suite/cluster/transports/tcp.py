@@ -428,7 +428,7 @@ def _read_offer(frame: ChannelFrame) -> tuple[int, HandoverLabel]:
         raise _unexpected(frame)
     try:
         size, row = msgspec.msgpack.decode(frame.body, type=tuple[_Size, list[Any]])
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError("malformed", f"an offer that cannot be read ({error})") from error
     return size, decode_label(row)
 

@@ -206,6 +206,7 @@ BAD_OFFERS = [
     msgpack.packb([9, ["p1", "crawl", "a", "b", b"few"]]),
     msgpack.packb([9, ["p1", "", "a", "b", label().units]]),
     msgpack.packb(["9", ["p1", "crawl", "a", "b", label().units]]),
+    b"\x92\x09" + b"\x91" * 10_000 + b"\xc0",  # lists in lists
 ]  # fmt: skip
 
 
