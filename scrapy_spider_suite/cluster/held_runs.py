@@ -81,6 +81,15 @@ def _entries(hosts: RunHosts) -> Iterator[Entry]:
         raise BlobError(f"a run cannot be read: {error}", damaged=True) from error
 
 
+def run_entries(task: Task, hosts: RunHosts) -> list[Entry]:
+    """The URLs of a run with the rows of *hosts*, in order. Raises `BlobError`."""
+    entries = list(_entries(hosts))
+    if len(entries) != task.run.urls:
+        text = f"a run of {counted(task.run.urls, 'URL')} has {len(entries)}"
+        raise BlobError(text, damaged=True)
+    return entries
+
+
 def run_urls(slot: int, piece: bytes, progress: bytes) -> list[tuple[str, bool]]:
     """The URLs of a run, and whether each has ended by its *progress*. Raises `BlobError`."""
     bits = int.from_bytes(progress, "little")
@@ -114,23 +123,17 @@ class HeldRuns:
     def __len__(self) -> int:
         return len(self._rows)
 
-    def add(self, task: Task, hosts: RunHosts) -> list[Entry]:
-        """Take a run with the rows of *hosts*; its URLs that are to be fetched: those that have not
-        ended, and are in no other run. Raises `BlobError`.
+    def add(self, task: Task, entries: Sequence[Entry]) -> list[Entry]:
+        """Take a run of *entries*; those that are to be fetched: they have not ended, and are in no
+        other run.
         """
         run = HeldRun(task)
-        entries = [
-            None if run.has(number) else entry for number, entry in enumerate(_entries(hosts))
-        ]
-        if len(entries) != task.run.urls:
-            text = f"a run of {counted(task.run.urls, 'URL')} has {len(entries)}"
-            raise BlobError(text, damaged=True)
         self.runs[task.run.id] = run
         self.slots.setdefault(task.slot, set()).add(task.run.id)
         self._empty_since.pop(task.slot, None)
         left: dict[bytes, Entry] = {}
         for number, entry in enumerate(entries):
-            if entry is None:
+            if run.has(number):
                 run.left -= 1
             else:
                 here = self._rows.setdefault(entry.identity, [])

@@ -6,7 +6,7 @@ Records, robots.txt, cookies of the registered domain, traps: what is handed ove
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from scrapy_spider_suite.cluster.handover.dump import HostDump
@@ -17,6 +17,7 @@ from scrapy_spider_suite.cluster.run_blobs import pack_hosts, unpack_hosts
 from scrapy_spider_suite.crawl.robots import row_key
 from scrapy_spider_suite.errors import BlobError
 from scrapy_spider_suite.frontier.entries import slot_of
+from scrapy_spider_suite.runtime.event_loop import TimeSlices
 
 _SCHEMES: Final = ("http", "https")
 _PORTION: Final = 100  # items of a step
@@ -89,25 +90,22 @@ class SlotHosts:
         dump = _HostsDump(self._context, self._units(slots))
         await self._context.run_durably(lambda: dump.forget(""))
 
-    async def load(self, slot: int, data: bytes) -> None:
-        """Take over what `save` saved. Raises `BlobError`: nothing was changed."""
-        items = await asyncio.to_thread(unpack_hosts, slot, data)
-        merge = ItemMerge(self._context, self._units([slot]), counted=True)
-
-        def check() -> Steps:
-            for count, item in enumerate(items, 1):
-                try:
-                    if item[0] not in (ItemKind.HOST, ItemKind.KEPT):
-                        raise ValueError(f"no item has the kind {item[0]!r}")
-                    merge.check(*item)
-                except Exception as error:  # damaged data may raise anything
-                    why = " ".join(str(error).split())[:200]
-                    text = f"the hosts of slot {slot} cannot be read: {why}"
-                    raise BlobError(text, damaged=True) from error
-                if not count % _PORTION:
-                    yield False
-
-        left = enumerate(items, 1)  # a step that is tried again goes on behind what was taken
+    async def load(self, saved: Mapping[int, bytes]) -> dict[int, BlobError]:
+        """Take over what `save` saved of slots; why not, of slots of which nothing was taken."""
+        merge = ItemMerge(self._context, self._units(list(saved)), counted=True)
+        unpacked = await asyncio.to_thread(_unpack_all, saved)
+        wrong, valid, turns = dict[int, BlobError](), list[Item](), TimeSlices()
+        for slot, items in unpacked.items():
+            try:
+                if isinstance(items, BlobError):
+                    raise items
+                for item in items:
+                    _check(merge, slot, item)
+                    await turns.yield_turn()
+                valid += items
+            except BlobError as error:
+                wrong[slot] = error
+        left = enumerate(valid, 1)  # a step that is tried again goes on behind what was taken
 
         def take() -> Steps:
             for count, item in left:
@@ -115,5 +113,29 @@ class SlotHosts:
                 if not count % _PORTION:
                     yield False
 
-        await self._context.run_durably(check)
-        await self._context.run_durably(take)
+        if valid:
+            await self._context.run_durably(take)
+        return wrong
+
+
+def _unpack_all(saved: Mapping[int, bytes]) -> dict[int, list[Item] | BlobError]:
+    found: dict[int, list[Item] | BlobError] = {}
+    for slot, data in saved.items():
+        try:
+            found[slot] = unpack_hosts(slot, data)
+        except BlobError as error:
+            found[slot] = error
+    return found
+
+
+def _check(merge: ItemMerge, slot: int, item: Item) -> None:
+    try:
+        kind, host, *_ = item
+        if kind not in (ItemKind.HOST, ItemKind.KEPT):
+            raise ValueError(f"no item has the kind {kind!r}")
+        merge.check(*item)
+        if slot_of(host) != slot:
+            raise ValueError(f"{host[:100]!r} is a host of another slot")
+    except Exception as error:  # damaged data may raise anything
+        why = " ".join(str(error).split())[:200]
+        raise BlobError(f"the hosts of slot {slot} cannot be read: {why}", damaged=True) from error

@@ -11,15 +11,15 @@ import logging
 import secrets
 import time
 from collections import Counter, deque
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeVar
 
 import numpy as np
 
 from scrapy_spider_suite.cluster.agent import ClusterAgent
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
-from scrapy_spider_suite.cluster.held_runs import HeldRuns, LinkBox, RunCheckpoint
+from scrapy_spider_suite.cluster.held_runs import HeldRuns, LinkBox, RunCheckpoint, run_entries
 from scrapy_spider_suite.cluster.mailbox import OwnerRouter
 from scrapy_spider_suite.cluster.membership import (
     Candidate,
@@ -58,7 +58,7 @@ from scrapy_spider_suite.errors import (
     SettingsError,
 )
 from scrapy_spider_suite.exceptions import HostExcluded
-from scrapy_spider_suite.frontier.entries import UNITS, slot_of
+from scrapy_spider_suite.frontier.entries import UNITS, Entry, slot_of
 from scrapy_spider_suite.frontier.outcomes import Event
 from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task
 from scrapy_spider_suite.urls.hosts import lies_in
@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+A = TypeVar("A")
+T = TypeVar("T")
 ROWS_MAX: Final = 50_000  # URLs of runs in a fetcher, above which it asks for no more
 TASKS_MAX: Final = 1_000
 _BOX_MAX: Final = 8 << 20  # bytes of links in memory, at which the crawl waits for a checkpoint
@@ -81,6 +83,7 @@ _RETRY: Final = 2.0
 _MARKING: Final = 10  # looks for the mark of a folder, a second apart
 _TRIES: Final = 5  # of a run that cannot be read, before it is set aside
 _TRY_AGAIN: Final = 10.0  # seconds after the first of these
+_LOADED: Final = 16  # runs that are read together
 
 
 class Said(NamedTuple):
@@ -484,32 +487,53 @@ class Fetcher(ClusterAgent):
     # Loading
 
     async def _load_some(self) -> None:
-        for id, task in list(self._to_load.items()):
-            if self._held_back.get(task.slot, 0.0) > time.monotonic():
-                continue
-            try:
-                await self._load(task)
-            except BlobError as error:
-                if not (error.missing or error.damaged):
-                    raise  # the folder is away
-                damaged = not error.missing or task.failures + 1 >= _TRIES
-                wait = 0.0 if damaged else _TRY_AGAIN * 2**task.failures
-                logger.error(
-                    "run %s of slot %d: %s: %s", id.hex(), task.slot, error,
-                    "it is set aside" if damaged else f"it is tried again in {wait:g} s",
-                )  # fmt: skip
-                self._failed.append(FailedRun(id, task.progress, wait, str(error)[:200]))
-            del self._to_load[id]
+        now = time.monotonic()
+        due = [
+            task for task in self._to_load.values() if self._held_back.get(task.slot, 0.0) <= now
+        ]
+        for at in range(0, len(due), _LOADED):
+            await self._load(due[at : at + _LOADED])
 
-    async def _load(self, task: Task) -> None:
-        hosts = None
-        if task.hosts and task.slot not in self.held.slots:
-            hosts = await asyncio.to_thread(self._blobs.read, Place.from_bytes(task.hosts))
-        piece = await asyncio.to_thread(self._blobs.read_run, task.run.place)
-        rows = unpack_piece(task.slot, piece)
-        if hosts is not None:
-            await self._hosts.load(task.slot, hosts)
-        entries = self.held.add(task, rows)
+    async def _load(self, tasks: Sequence[Task]) -> None:
+        """Load *tasks*; those that cannot be read have failed. Raises `BlobError`: the folder is
+        away, or another error of it.
+        """
+        places = {
+            task.slot: task.hosts
+            for task in tasks if task.hosts and task.slot not in self.held.slots
+        }  # fmt: skip
+        hosts, runs = await asyncio.to_thread(self._read, tasks, places)
+        wrong = {slot: data for slot, data in hosts.items() if isinstance(data, BlobError)}
+        good = {task.slot for task in tasks if not isinstance(runs[task.run.id], BlobError)}
+        saved = {
+            slot: data for slot, data in hosts.items() if isinstance(data, bytes) and slot in good
+        }
+        if saved:
+            wrong |= await self._hosts.load(saved)
+        for task in tasks:
+            entries = wrong.get(task.slot, runs[task.run.id])
+            if isinstance(entries, BlobError):
+                self._note_failed(task, entries)
+            else:
+                await self._admit(self.held.add(task, entries))
+            del self._to_load[task.run.id]
+
+    def _read(
+        self, tasks: Sequence[Task], places: Mapping[int, bytes]
+    ) -> tuple[dict[int, bytes | BlobError], dict[bytes, list[Entry] | BlobError]]:
+        """What is known of hosts, by slot, and the URLs of runs, by id; or why there is none."""
+        blobs = self._blobs
+
+        def urls_of(task: Task) -> list[Entry]:
+            return run_entries(task, unpack_piece(task.slot, blobs.read_run(task.run.place)))
+
+        hosts: dict[int, bytes | BlobError] = {
+            slot: _unless_wrong(blobs.read, Place.from_bytes(place))
+            for slot, place in places.items()
+        }
+        return hosts, {task.run.id: _unless_wrong(urls_of, task) for task in tasks}
+
+    async def _admit(self, entries: list[Entry]) -> None:
         frontier, now = self.crawl.frontier, self.crawl.now()
         for at in range(0, len(entries), 100):
             some = entries[at : at + 100]
@@ -517,6 +541,15 @@ class Fetcher(ClusterAgent):
             AdmissionBatch(frontier, new, now).add_entries(some)
             self.crawl.wake()
             await asyncio.sleep(0)
+
+    def _note_failed(self, task: Task, error: BlobError) -> None:
+        damaged = not error.missing or task.failures + 1 >= _TRIES
+        wait = 0.0 if damaged else _TRY_AGAIN * 2**task.failures
+        logger.error(
+            "run %s of slot %d: %s: %s", task.run.id.hex(), task.slot, error,
+            "it is set aside" if damaged else f"it is tried again in {wait:g} s",
+        )  # fmt: skip
+        self._failed.append(FailedRun(task.run.id, task.progress, wait, str(error)[:200]))
 
     # Checkpoints
 
@@ -673,6 +706,16 @@ class SharedQueueMode(RedisMode):
             grace=settings.agent_grace, weight=settings.agent_weight,
             fixed=shared_settings(settings, agent.ownership.assignment), idle=agent.finished,
         )  # fmt: skip
+
+
+def _unless_wrong(read: Callable[[A], T], what: A) -> T | BlobError:
+    """What *read* returns of *what*; the error if that is missing or damaged: it will not come."""
+    try:
+        return read(what)
+    except BlobError as error:
+        if not (error.missing or error.damaged):
+            raise
+        return error
 
 
 def runs_folder(agent: ClusterAgent) -> str:

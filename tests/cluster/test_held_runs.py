@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from scrapy_spider_suite.cluster.held_runs import HeldRuns, LinkBox
+from scrapy_spider_suite.cluster.held_runs import HeldRuns, LinkBox, run_entries
 from scrapy_spider_suite.cluster.run_blobs import RunHosts
 from scrapy_spider_suite.cluster.run_queue import Run, Slots, Task
 from scrapy_spider_suite.errors import BlobError
@@ -27,6 +27,11 @@ def rows_of(paths: list[str]) -> RunHosts:
     return [(HOST, [pack_row(Entry(HOST, f"http://{HOST}/{path}")) for path in paths])]
 
 
+def add(held: HeldRuns, task: Task, rows: RunHosts) -> list[Entry]:
+    """Take a run of *rows*."""
+    return held.add(task, run_entries(task, rows))
+
+
 def end(held: HeldRuns, entry: Entry) -> None:
     """It was fetched."""
     held.end(entry.identity, Event.SUCCESS, 200, 1_700_000_000.0)
@@ -41,7 +46,7 @@ def test_it_goes_on_where_another_one_stopped(seed: int) -> None:
     while True:
         lives += 1
         held = HeldRuns()
-        entries = held.add(task_of(1, len(paths), reported), rows_of(paths))
+        entries = add(held, task_of(1, len(paths), reported), rows_of(paths))
         before = {n for n in range(len(paths)) if reported[n >> 3 : (n >> 3) + 1]
                   and reported[n >> 3] >> (n & 7) & 1}  # fmt: skip
         assert [each.url for each in entries] == [
@@ -71,8 +76,8 @@ def test_it_goes_on_where_another_one_stopped(seed: int) -> None:
 def test_a_url_in_two_runs_is_fetched_once() -> None:
     """It is done in both."""
     held = HeldRuns()
-    [first] = held.add(task_of(1, 1), rows_of(["x"]))
-    [other] = held.add(task_of(2, 2), rows_of(["x", "y"]))
+    [first] = add(held, task_of(1, 1), rows_of(["x"]))
+    [other] = add(held, task_of(2, 2), rows_of(["x", "y"]))
     assert other.url.endswith("/y")
     end(held, first)
     end(held, other)
@@ -89,7 +94,7 @@ def test_a_url_in_two_runs_is_fetched_once() -> None:
 def test_nothing_is_reported_before_a_checkpoint() -> None:
     """Neither progress nor the end."""
     held = HeldRuns()
-    entries = held.add(task_of(1, 3), rows_of(["a", "b", "c"]))
+    entries = add(held, task_of(1, 3), rows_of(["a", "b", "c"]))
     end(held, entries[0])
     assert held.unsaid
     assert held.progress() == {}
@@ -113,7 +118,7 @@ def test_foreign_runs_are_refused(rows: RunHosts) -> None:
     """Nothing of them is held."""
     held = HeldRuns()
     with pytest.raises(BlobError):
-        held.add(task_of(1, 2), rows)
+        add(held, task_of(1, 2), rows)
     assert not held.runs
     assert not held.slots
     assert not len(held)
@@ -136,7 +141,7 @@ def test_slots_are_left_to_others() -> None:
     for number, host in enumerate(hosts, 1):
         run = Run(bytes([number]) * 8, number, b"")
         rows = [pack_row(Entry(host, f"http://{host}/{n}")) for n in range(number)]
-        held.add(Task("bulk", slot_of(host), run, b"", 0, b""), [(host, rows)])
+        add(held, Task("bulk", slot_of(host), run, b"", 0, b""), [(host, rows)])
     assert set(held.low(0.0)) == {slot_of(host) for host in hosts}
     assert set(held.low(0.0, spared=2)) == {slot_of("c.test")}
 

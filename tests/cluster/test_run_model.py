@@ -18,7 +18,7 @@ import pytest
 from support.agent_town import FETCH, GRACE, InTown, Town, beat, candidate
 
 from scrapy_spider_suite.cluster import held_runs
-from scrapy_spider_suite.cluster.held_runs import HeldRuns, LinkBox
+from scrapy_spider_suite.cluster.held_runs import HeldRuns, LinkBox, run_entries
 from scrapy_spider_suite.cluster.mailbox import OwnerRouter
 from scrapy_spider_suite.cluster.membership import AgentLease
 from scrapy_spider_suite.cluster.registry import AgentRegistry
@@ -102,7 +102,8 @@ class Fetcher:
         blobs = self.world.blobs
         if task.hosts and task.slot not in self.held.slots:
             self.next |= json.loads(blobs.read(Place.from_bytes(task.hosts)))
-        for entry in self.held.add(task, unpack_piece(task.slot, blobs.read_run(task.run.place))):
+        rows = unpack_piece(task.slot, blobs.read_run(task.run.place))
+        for entry in self.held.add(task, run_entries(task, rows)):
             self.pending.setdefault(entry.host, []).append(entry)
 
     def fetch(self) -> None:
