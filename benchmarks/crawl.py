@@ -268,9 +268,9 @@ def interpreters() -> list[str]:
     home = Path.home()
     for minor in MINORS:
         places = [
-            shutil.which(f"python3.{minor}"),
             *glob.glob(f"{home}/.pyenv/versions/3.{minor}.*/bin/python3"),
             *glob.glob(f"{home}/.local/share/uv/python/*3.{minor}.*/bin/python3"),
+            shutil.which(f"python3.{minor}"),  # it may be a shim of pyenv that starts none
         ]
         for place in filter(None, places):
             found.setdefault((3, minor), place)

@@ -1,9 +1,9 @@
 """The URLs that an owner knows, and how they ended: sorted fingerprints in immutable segments.
 
 A segment is written once, as a blob of the shared queue, and never changed: whoever owns the URLs
-next has them all. A copy in a local folder is mapped into memory. Later segments win. Small ones
-are merged, so that a look-up searches few. A fingerprint has 64 bits: of 12 billion URLs some four
-would be taken for others.
+next has them all. Later segments win. Small ones are merged, so that a look-up searches few. Of a
+long one a copy in a local folder is mapped into memory. A fingerprint has 64 bits: of 12 billion
+URLs some four would be taken for others.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _ROW: Final = np.dtype([("key", "<u8"), ("when", "<u4"), ("status", "<u2"), ("ev
 EVENTS: Final = (None, *Event)
 EVENT_NUMBERS: Final = {event: number for number, event in enumerate(EVENTS)}
 _MERGED: Final = 4  # a segment is merged with the next one unless it is this many times as long
+_SHORT: Final = 1_000  # rows of a segment that needs no file
 _SUM: Final = 8  # bytes of the checksum before the rows
 Keys: TypeAlias = npt.NDArray[np.uint64]
 _Rows: TypeAlias = npt.NDArray[np.void]
@@ -61,7 +62,7 @@ class UrlTable:
         self._segments = [self._mapped(data, _rows_of(data)) for data in segments]
 
     def _mapped(self, data: bytes, rows: _Rows) -> _Rows:
-        if not len(rows):
+        if len(rows) < _SHORT:
             return rows
         path = self._folder / f"{secrets.token_hex(8)}.segment"
         path.write_bytes(data)

@@ -40,13 +40,21 @@ def test_it_is_a_dictionary(batches: list[list[tuple[int, Ending]]]) -> None:
 
 def test_few_segments_are_searched(tmp_path: Path) -> None:
     """However many batches there are, the segments stay few, and rows are merged few times."""
-    table, written = UrlTable(tmp_path), 0
+    table, written, segments = UrlTable(tmp_path), 0, list[bytes]()
     for batch in range(300):
         urls = range(batch * 50, batch * 50 + 50)
-        rows = [(fingerprint(b"%d" % n), Ending(None, 0, 0)) for n in urls]
-        written += len(table.add(rows))
+        rows = [(fingerprint(b"%d" % n), Ending(None, n % 999, n)) for n in urls]
+        segments.append(table.add(rows))
+        written += len(segments[-1])
         if (merged := table.merge()) is not None:
-            written += len(merged[1])
+            count, data = merged
+            segments[-count:] = [data]
+            written += len(data)
+    keys = [fingerprint(b"%d" % n) for n in range(15_100)]
+    for each in (table, UrlTable(tmp_path, segments)):
+        assert each.known(np.array(keys, np.uint64)).tolist() == [True] * 15_000 + [False] * 100
+        for n in range(0, 15_000, 97):
+            assert each.ending(keys[n]) == Ending(None, n % 999, n)
     assert len(table) == 15_000
     assert len(table._segments) < 10
     assert written < 15_000 * 15 * 12  # each row some ten times
