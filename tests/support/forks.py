@@ -33,8 +33,6 @@ LEAN = {name: order for name, order in EXTENSIONS_BASE.items() if ".remote_contr
 """Scrapy's extensions without one whose imports, which None does not spare, take a fifth of the
 time in which a short crawl begins and ends."""
 _OF_COMMANDS = ("cluster", "commands", "operate")
-_LONGEST = 1 << 17
-"""Bytes of an order: the script, its arguments and the environment."""
 
 
 class Fork:
@@ -45,14 +43,16 @@ class Fork:
         out: BinaryIO, errors: BinaryIO,
     ) -> None:  # fmt: skip
         """Run *script* in *folder*, in an *environment*; what it prints goes to two files."""
-        order = [script, list(arguments), str(folder), environment]
         told, telling = os.pipe()
         self._told = open(told, "rb", buffering=0)  # noqa: SIM115
-        try:
-            files = [out.fileno(), errors.fileno(), telling]
-            socket.send_fds(_forking(), [json.dumps(order).encode()], files)
-        finally:
-            os.close(telling)
+        with TemporaryFile("w+") as order:
+            json.dump([script, list(arguments), str(folder), environment], order)
+            order.flush()
+            files = [order.fileno(), out.fileno(), errors.fileno(), telling]
+            try:
+                socket.send_fds(_forking(), [b"."], files)
+            finally:
+                os.close(telling)
         self.pid = int(self._told.read(8))
         self.returncode: int | None = None
 
@@ -143,28 +143,30 @@ def _serve(orders: socket.socket) -> str | None:
 
     signal.signal(signal.SIGCHLD, tell)
     while True:
-        order, files, *_ = socket.recv_fds(orders, _LONGEST, 3)
-        if not order:
+        more, files, *_ = socket.recv_fds(orders, 1, 4)
+        if not more:
             return None
-        *outputs, end = files
+        order, *outputs, end = files
         signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGCHLD])
         if not (pid := os.fork()):
             for each in (end, *ends.values()):
                 os.close(each)
             orders.close()
             return _begun(order, outputs)
-        for each in outputs:
+        for each in (order, *outputs):
             os.close(each)
         os.write(end, b"%8d" % pid)
         ends[pid] = end
         signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
 
 
-def _begun(order: bytes, outputs: list[int]) -> str:
-    """Make this process what the *order* wants; the script."""
+def _begun(order: int, outputs: list[int]) -> str:
+    """Make this process what the file *order* wants; the script."""
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGCHLD])
-    script, arguments, folder, environment = json.loads(order)
+    with open(order) as file:
+        file.seek(0)
+        script, arguments, folder, environment = json.load(file)
     for number, output in enumerate(outputs, 1):
         os.dup2(output, number)
         os.close(output)
