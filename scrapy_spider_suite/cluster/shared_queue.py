@@ -510,13 +510,15 @@ class Fetcher(ClusterAgent):
         }
         if saved:
             wrong |= await self._hosts.load(saved)
-        for task in tasks:
+        left = list[Entry]()
+        for task in tasks:  # in one turn: a slot whose hosts are here is held
             entries = wrong.get(task.slot, runs[task.run.id])
             if isinstance(entries, BlobError):
                 self._note_failed(task, entries)
             else:
-                await self._admit(self.held.add(task, entries))
+                left += self.held.add(task, entries)
             del self._to_load[task.run.id]
+        await self._admit(left)
 
     def _read(
         self, tasks: Sequence[Task], places: Mapping[int, bytes]
