@@ -13,7 +13,7 @@ from scrapy_spider_suite.cluster.handover.dump import HostDump
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext, Steps
 from scrapy_spider_suite.cluster.handover.handover_file import Item, ItemKind, UnitSet
 from scrapy_spider_suite.cluster.handover.load import ItemMerge
-from scrapy_spider_suite.cluster.run_blobs import pack_hosts, unpack_hosts
+from scrapy_spider_suite.cluster.run_blobs import pack_hosts
 from scrapy_spider_suite.crawl.robots import row_key
 from scrapy_spider_suite.errors import BlobError
 from scrapy_spider_suite.frontier.entries import slot_of
@@ -90,21 +90,19 @@ class SlotHosts:
         dump = _HostsDump(self._context, self._units(slots))
         await self._context.run_durably(lambda: dump.forget(""))
 
-    async def load(self, saved: Mapping[int, bytes]) -> dict[int, BlobError]:
-        """Take over what `save` saved of slots; why not, of slots of which nothing was taken."""
+    async def load(self, saved: Mapping[int, list[Item]]) -> dict[int, BlobError]:
+        """Take over the unpacked hosts of slots; the errors of slots of which nothing was taken."""
         merge = ItemMerge(self._context, self._units(list(saved)), counted=True)
-        unpacked = await asyncio.to_thread(_unpack_all, saved)
         wrong, valid, turns = dict[int, BlobError](), list[Item](), TimeSlices()
-        for slot, items in unpacked.items():
+        for slot, items in saved.items():
             try:
-                if isinstance(items, BlobError):
-                    raise items
                 for item in items:
                     _check(merge, slot, item)
                     await turns.yield_turn()
-                valid += items
             except BlobError as error:
                 wrong[slot] = error
+            else:
+                valid += items
         left = enumerate(valid, 1)  # a step that is tried again goes on behind what was taken
 
         def take() -> Steps:
@@ -116,16 +114,6 @@ class SlotHosts:
         if valid:
             await self._context.run_durably(take)
         return wrong
-
-
-def _unpack_all(saved: Mapping[int, bytes]) -> dict[int, list[Item] | BlobError]:
-    found: dict[int, list[Item] | BlobError] = {}
-    for slot, data in saved.items():
-        try:
-            found[slot] = unpack_hosts(slot, data)
-        except BlobError as error:
-            found[slot] = error
-    return found
 
 
 def _check(merge: ItemMerge, slot: int, item: Item) -> None:

@@ -19,6 +19,7 @@ import numpy as np
 
 from scrapy_spider_suite.cluster.agent import ClusterAgent
 from scrapy_spider_suite.cluster.handover.handover_context import HandoverContext
+from scrapy_spider_suite.cluster.handover.handover_file import Item
 from scrapy_spider_suite.cluster.held_runs import HeldRuns, LinkBox, RunCheckpoint, run_entries
 from scrapy_spider_suite.cluster.mailbox import OwnerRouter
 from scrapy_spider_suite.cluster.membership import (
@@ -28,7 +29,13 @@ from scrapy_spider_suite.cluster.membership import (
     shared_settings,
 )
 from scrapy_spider_suite.cluster.peers import RedisMode
-from scrapy_spider_suite.cluster.run_blobs import BlobFolder, Place, pack_links, unpack_piece
+from scrapy_spider_suite.cluster.run_blobs import (
+    BlobFolder,
+    Place,
+    pack_links,
+    unpack_hosts,
+    unpack_piece,
+)
 from scrapy_spider_suite.cluster.run_hosts import SlotHosts
 from scrapy_spider_suite.cluster.run_owner import (
     PARTITIONS,
@@ -495,19 +502,20 @@ class Fetcher(ClusterAgent):
             await self._load(due[at : at + _LOADED])
 
     async def _load(self, tasks: Sequence[Task]) -> None:
-        """Load *tasks*; those that cannot be read have failed. Raises `BlobError`: the folder is
-        away, or another error of it.
+        """Load *tasks*; those that cannot be read have failed. Raises `BlobError`: the folder
+        cannot be used.
         """
         places = {
             task.slot: task.hosts
             for task in tasks if task.hosts and task.slot not in self.held.slots
         }  # fmt: skip
         hosts, runs = await asyncio.to_thread(self._read, tasks, places)
-        wrong = {slot: data for slot, data in hosts.items() if isinstance(data, BlobError)}
+        wrong = {slot: items for slot, items in hosts.items() if isinstance(items, BlobError)}
         good = {task.slot for task in tasks if not isinstance(runs[task.run.id], BlobError)}
         saved = {
-            slot: data for slot, data in hosts.items() if isinstance(data, bytes) and slot in good
-        }
+            slot: items for slot, items in hosts.items()
+            if slot in good and not isinstance(items, BlobError)
+        }  # fmt: skip
         if saved:
             wrong |= await self._hosts.load(saved)
         left = list[Entry]()
@@ -522,18 +530,20 @@ class Fetcher(ClusterAgent):
 
     def _read(
         self, tasks: Sequence[Task], places: Mapping[int, bytes]
-    ) -> tuple[dict[int, bytes | BlobError], dict[bytes, list[Entry] | BlobError]]:
-        """What is known of hosts, by slot, and the URLs of runs, by id; or why there is none."""
+    ) -> tuple[dict[int, list[Item] | BlobError], dict[bytes, list[Entry] | BlobError]]:
+        """Read the hosts of slots at *places* and, by id, the URLs of runs; or their errors."""
         blobs = self._blobs
+
+        def hosts_of(slot: int) -> list[Item]:
+            return unpack_hosts(slot, blobs.read(Place.from_bytes(places[slot])))
 
         def urls_of(task: Task) -> list[Entry]:
             return run_entries(task, unpack_piece(task.slot, blobs.read_run(task.run.place)))
 
-        hosts: dict[int, bytes | BlobError] = {
-            slot: _unless_wrong(blobs.read, Place.from_bytes(place))
-            for slot, place in places.items()
-        }
-        return hosts, {task.run.id: _unless_wrong(urls_of, task) for task in tasks}
+        return (
+            {slot: _unless_wrong(hosts_of, slot) for slot in places},
+            {task.run.id: _unless_wrong(urls_of, task) for task in tasks},
+        )
 
     async def _admit(self, entries: list[Entry]) -> None:
         frontier, now = self.crawl.frontier, self.crawl.now()

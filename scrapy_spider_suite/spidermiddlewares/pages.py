@@ -44,7 +44,7 @@ class PageOutputMiddleware:
         return cls(crawler)
 
     def process_spider_output(self, response: Response, result: Iterable[Any]) -> Iterable[Any]:
-        """Note the parent page of each request and each `PageItem`."""
+        """Note the parent page of each request and each `PageItem`; drop items of refused pages."""
         return (output for output in result if self._passes(response, output))
 
     async def process_spider_output_async(

@@ -329,15 +329,6 @@ def space_key(kind: str, text: str) -> int:
 _ALL: Final = space_key("all", "")
 
 
-def _narrowest_folder(url: str) -> str:
-    # The first of `folders`: every link to a host with many URLs asks.
-    root = url.index("/", 8)
-    end = url.find("?", root)
-    end = len(url) if end < 0 else end
-    first = url.find("/", root + 1, end) + 1
-    return url[root : url.find("/", first, end) + 1 or first] if first else ""
-
-
 @lru_cache(256)  # they may be long
 def _keys_of_folders(narrowest: str) -> tuple[int, ...]:
     return tuple(space_key("below", VARIABLE.sub("0", each)) for each in folders(narrowest))
@@ -389,10 +380,8 @@ class HostTrapStats:
     def crowded(self, url: str, share: int, room: int) -> int:
         """Count *url*; how many of its folders have more than *share* percent, and than *room*."""
         room = max(room, self._add("all", _ALL, 1) * share // 100)
-        crowded = 0
-        for key in _keys_of_folders(_narrowest_folder(url)):
-            crowded += self._add("below", key, 1) > room
-        return crowded
+        narrowest = next(folders(path_and_query(url).partition("?")[0]), "")
+        return sum(self._add("below", key, 1) > room for key in _keys_of_folders(narrowest))
 
     def count_page(
         self, url: str, limit: int, *, same: bool, exactly: bool | None = None

@@ -11,9 +11,9 @@ import pytest
 from support.handover_sides import Side
 
 from scrapy_spider_suite.cluster.handover import handover_context
-from scrapy_spider_suite.cluster.run_blobs import pack_hosts
+from scrapy_spider_suite.cluster.run_blobs import pack_hosts, unpack_hosts
 from scrapy_spider_suite.cluster.run_hosts import SlotHosts
-from scrapy_spider_suite.errors import StoreWriteError
+from scrapy_spider_suite.errors import BlobError, StoreWriteError
 from scrapy_spider_suite.frontier.entries import slot_of
 from scrapy_spider_suite.store.rows import HostRecord
 
@@ -51,7 +51,7 @@ def saved(side: Side) -> bytes:
 def test_it_moves(sides: tuple[Side, Side]) -> None:
     """Counts, delay and failures; the URLs do not, and nothing is left where it was."""
     sender, receiver = sides
-    asyncio.run(SlotHosts(receiver.context()).load({SLOT: saved(sender)}))
+    asyncio.run(SlotHosts(receiver.context()).load({SLOT: unpack_hosts(SLOT, saved(sender))}))
     record = record_of(receiver)
     assert (record.done, record.failed, record.crawl_delay, record.failures) == (1, 1, 7.0, 3)
     assert receiver.known() == {}
@@ -78,7 +78,7 @@ def test_a_write_may_fail(
 
     monkeypatch.setattr(handover_context, "RETRY", 0.0)
     monkeypatch.setattr(receiver.store, "flush", flush)
-    asyncio.run(SlotHosts(receiver.context()).load({SLOT: data}))
+    asyncio.run(SlotHosts(receiver.context()).load({SLOT: unpack_hosts(SLOT, data)}))
     assert writes == 3
     record = record_of(receiver)
     assert (record.done, record.failed, record.pending) == (2, 1, 1)
@@ -91,6 +91,8 @@ def test_what_cannot_be_read_is_refused(sides: tuple[Side, Side]) -> None:
     data, hosts = saved(sender), SlotHosts(receiver.context())
     deep = pack_hosts(SLOT, [[msgspec.Raw(b"\x91" * 10_000 + b"\xc0")]])
     for slot, damaged in ((SLOT, data[:-3]), (SLOT, b""), (SLOT, deep), (SLOT + 1, data)):
-        [error] = asyncio.run(hosts.load({slot: damaged})).values()
-        assert error.damaged
+        with pytest.raises(BlobError):
+            unpack_hosts(slot, damaged)
+    [error] = asyncio.run(hosts.load({SLOT + 1: unpack_hosts(SLOT, data)})).values()
+    assert error.damaged
     assert receiver.store.record(HOST) is None
