@@ -19,6 +19,7 @@ from __future__ import annotations
 import argparse
 import glob
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -268,13 +269,19 @@ def interpreters() -> list[str]:
     home = Path.home()
     for minor in MINORS:
         places = [
-            *glob.glob(f"{home}/.pyenv/versions/3.{minor}.*/bin/python3"),
-            *glob.glob(f"{home}/.local/share/uv/python/*3.{minor}.*/bin/python3"),
+            *newest(f"{home}/.pyenv/versions/3.{minor}.*/bin/python3"),
+            *newest(f"{home}/.local/share/uv/python/*3.{minor}.*/bin/python3"),
             shutil.which(f"python3.{minor}"),  # it may be a shim of pyenv that starts none
         ]
         for place in filter(None, places):
             found.setdefault((3, minor), place)
     return list(found.values())
+
+
+def newest(pattern: str) -> list[str]:
+    """The files whose names fit *pattern*, the highest numbers first."""
+    numbers = re.compile(r"\d+")
+    return sorted(glob.glob(pattern), key=lambda p: [*map(int, numbers.findall(p))], reverse=True)
 
 
 def with_suite(python: str, folder: Path) -> str:

@@ -55,9 +55,10 @@ _BOTH = (
     Component(
         _DOWNLOADER, f"{_OURS}.downloadermiddlewares.useragent.HostUserAgentMiddleware", order=90
     ),
-    # The last to see the output of a page: ties the page to its new requests.
+    # The last to see the output of a page: drops items of refused pages, and ties the page to
+    # its new requests.
     Component(_SPIDER, f"{_OURS}.spidermiddlewares.pages.PageOutputMiddleware", order=1),
-    # Nearest to the spider: only what the others let through is filtered and followed.
+    # Nearest to the spider: only pages that the others let through are filtered and followed.
     Component(_SPIDER, f"{_OURS}.spidermiddlewares.pages.PageMiddleware", order=940),
     # Scrapy's own is a pickle, which runs any code in it.
     Component(

@@ -65,8 +65,6 @@ _UNDER_WAY = Request("about:blank")
 """Stands for all fetches of the fetch loop in the engine's set of requests in progress."""
 _BATCH = 0.015  # seconds for which changes are gathered
 _LINKS = 80  # links of pages that are committed in one turn
-# Plain integers: operators of flags are Python code.
-_START_FLAG, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 
 
 class Duplicates:
@@ -98,13 +96,13 @@ class Duplicates:
 
     def filters(self, request: Request | None, entry: Entry, crawl: Crawl) -> bool:
         """Whether *entry*, of *request* if it has one, is a duplicate; counts it."""
-        again = entry.flags & _START_FLAG and crawl.job is not None and crawl.job.resumed
-        if entry.flags & _DONT_FILTER and not again:
+        again = entry.flags & Flag.START and crawl.job is not None and crawl.job.resumed
+        if entry.flags & Flag.DONT_FILTER and not again:
             return False
         if self._dupefilter is not None:
             request = request or crawl.translator.request(entry)
             if not self._dupefilter.request_seen(request):
-                entry.flags |= _DONT_FILTER
+                entry.flags |= Flag.DONT_FILTER
                 return False
             spider = self._crawler.spider
             if spider is not None:
@@ -327,20 +325,20 @@ class FrontierScheduler(BaseScheduler):
             return False
         entry = crawl.translator.entry(request, identity)
         entry.seed_note = mark
-        return self.enqueue_entry(entry, fetch, request, new=quick)
+        return self.enqueue_entry(entry, fetch, request, checked=quick)
 
     def enqueue_entry(
         self, entry: Entry, fetch: Fetch | None, request: Request | None = None, *,
-        new: bool = False,
+        checked: bool = False,
     ) -> bool:  # fmt: skip
         """Make *entry*, which came from the page of *fetch*, pending; see `enqueue_request`.
 
-        *new*: it is known to be no duplicate.
+        *checked*: it is known to be no duplicate.
         """
         crawl, mark = self.crawl, entry.seed_note
         if fetch is not None and entry.hops > fetch.entry.hops:
             crawl.frontier.traps.learn_redirect(fetch.entry, entry.url)
-        if not new and self._duplicates.filters(request, entry, crawl):
+        if not checked and self._duplicates.filters(request, entry, crawl):
             if mark:
                 foreign = self._agent is not None and not self._agent.routing.owns(entry)
                 if foreign or crawl.frontier.states.known(entry.identity):
@@ -369,7 +367,7 @@ class FrontierScheduler(BaseScheduler):
 
     def _may_be_volatile(self, entry: Entry, fetch: Fetch | None) -> bool:
         crawl = self.crawl
-        if entry.flags & _START_FLAG:
+        if entry.flags & Flag.START:
             crawl.seeds.volatile = True
         if not crawl.settings.require_durable:
             return True

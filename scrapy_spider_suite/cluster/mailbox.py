@@ -162,8 +162,6 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Origin = tuple[_Count, str, int, _Count, Annotated[int, msgspec.Meta(ge=0, le=POLICY_MAX)]]
 _EntryRow = tuple[str, bytes, str]
 _LinkRow = Annotated[list[tuple[_Origin, list[bytes]]], msgspec.Meta(min_length=1)]
-# Plain integers: operators of flags are Python code.
-_START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 _WEB: Final = ("http://", "https://")
 OwnerOf = Callable[[str, str], str]  # returns the owner of a URL: host, URL
 
@@ -242,12 +240,12 @@ class OwnerRouter:
         owner = self._owner(entry.host, entry.url)
         if owner == self.own:
             return True
-        if given and entry.flags & _START and self._shared_seeds:
+        if given and entry.flags & Flag.START and self._shared_seeds:
             self.foreign_seeds += 1
             return False
         if entry.volatile or not entry.url.startswith(_WEB):
             return True
-        more = anyway or entry.seed_note or entry.flags & _DONT_FILTER
+        more = anyway or entry.seed_note or entry.flags & Flag.DONT_FILTER
         if more or self._sent.new([entry.identity]):
             row = entry.host, pack_row(entry), entry.seed_note
             self.outbox.put(owner, _ENTRY + msgspec.msgpack.encode(row))

@@ -105,7 +105,7 @@ class _Decoder:
     def learn(self, flat: Sequence[bytes]) -> None:
         for id, text in _pairs(flat):
             if id not in self._columns:
-                with suppress(ValueError):
+                with suppress(ValueError, RecursionError):
                     self._columns[id] = msgspec.json.decode(text, type=Columns)
 
     def pulses(self, packed: bytes) -> dict[str, AgentPulse]:

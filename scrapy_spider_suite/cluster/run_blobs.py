@@ -45,8 +45,11 @@ class Place(NamedTuple):
 
     @classmethod
     def from_bytes(cls, data: bytes) -> Place:
-        """Unpack a place. Raises `struct.error`."""
-        return cls(*_PLACE.unpack(data))
+        """Unpack a place. Raises `BlobError`."""
+        try:
+            return cls(*_PLACE.unpack(data))
+        except struct.error as error:
+            raise BlobError(f"no place of a blob: {error}", damaged=True) from error
 
 
 RunHosts: TypeAlias = list[tuple[str, list[RunRow]]]

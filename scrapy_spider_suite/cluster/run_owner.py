@@ -60,9 +60,7 @@ _SEGMENTS_MAX: Final = 16  # with which they are in any case: a commit names the
 _INLINE: Final = 100  # bytes of a piece that lies in the entry itself
 _CYCLE, _CLEAR, _RETRY = 1.0, 5.0, 2.0  # seconds
 _NEW: Final = Ending(None, 0, 0)
-# Plain integers: operators of flags are Python code.
-_DONT_FILTER = int(Flag.DONT_FILTER)
-_ASKED = int(Flag.DONT_FILTER | Flag.START)
+_ASKED = Flag.DONT_FILTER | Flag.START
 
 
 def partition_of(host: str) -> int:
@@ -158,7 +156,7 @@ class Partition:
             met = there or print_ in lately
             if isinstance(item, Entry):
                 # Each fetcher makes the requests of ``start()``.
-                if not met or item.flags & _ASKED == _DONT_FILTER:
+                if not met or item.flags & _ASKED == Flag.DONT_FILTER:
                     self._add(print_, item, now)
             elif not met:
                 self._add(print_, entry_of(*item), now)

@@ -67,6 +67,7 @@ from scrapy_spider_suite.errors import (
 from scrapy_spider_suite.exceptions import HostExcluded
 from scrapy_spider_suite.frontier.entries import UNITS, Entry, slot_of
 from scrapy_spider_suite.frontier.outcomes import Event
+from scrapy_spider_suite.runtime.event_loop import portions
 from scrapy_spider_suite.runtime.tasks import WarnOnce, cancel_tasks, logged_task
 from scrapy_spider_suite.urls.hosts import lies_in
 
@@ -90,7 +91,8 @@ _RETRY: Final = 2.0
 _MARKING: Final = 10  # looks for the mark of a folder, a second apart
 _TRIES: Final = 5  # of a run that cannot be read, before it is set aside
 _TRY_AGAIN: Final = 10.0  # seconds after the first of these
-_LOADED: Final = 16  # runs that are read together
+_LOADED: Final = 2_000  # URLs of runs that are loaded together, some milliseconds
+_LEAST: Final = 125  # what a short run counts for
 
 
 class Said(NamedTuple):
@@ -498,33 +500,37 @@ class Fetcher(ClusterAgent):
         due = [
             task for task in self._to_load.values() if self._held_back.get(task.slot, 0.0) <= now
         ]
-        for at in range(0, len(due), _LOADED):
-            await self._load(due[at : at + _LOADED])
+        for tasks in portions(due, lambda task: max(_LEAST, task.run.urls), _LOADED):
+            await self._load(tasks)
 
     async def _load(self, tasks: Sequence[Task]) -> None:
-        """Load *tasks*; those that cannot be read have failed. Raises `BlobError`: the folder
-        cannot be used.
+        """Load *tasks*. Those that are missing or damaged have failed; others that cannot be read
+        are tried again soon.
         """
         places = {
             task.slot: task.hosts
             for task in tasks if task.hosts and task.slot not in self.held.slots
         }  # fmt: skip
         hosts, runs = await asyncio.to_thread(self._read, tasks, places)
-        wrong = {slot: items for slot, items in hosts.items() if isinstance(items, BlobError)}
-        good = {task.slot for task in tasks if not isinstance(runs[task.run.id], BlobError)}
-        saved = {
-            slot: items for slot, items in hosts.items()
-            if slot in good and not isinstance(items, BlobError)
+        wrong = {slot: found for slot, found in hosts.items() if isinstance(found, BlobError)}
+        readable = {task.slot for task in tasks if not isinstance(runs[task.run.id], BlobError)}
+        items = {
+            slot: found for slot, found in hosts.items()
+            if slot in readable and not isinstance(found, BlobError)
         }  # fmt: skip
-        if saved:
-            wrong |= await self._hosts.load(saved)
+        if items:
+            wrong |= await self._hosts.load(items)
         left = list[Entry]()
         for task in tasks:  # in one turn: a slot whose hosts are here is held
-            entries = wrong.get(task.slot, runs[task.run.id])
-            if isinstance(entries, BlobError):
-                self._note_failed(task, entries)
+            found = wrong.get(task.slot, runs[task.run.id])
+            if not isinstance(found, BlobError):
+                left += self.held.add(task, found)
+            elif found.missing or found.damaged:
+                self._note_failed(task, found)
             else:
-                left += self.held.add(task, entries)
+                self._loads.say("unread", found)
+                self._held_back[task.slot] = time.monotonic() + _RETRY
+                continue
             del self._to_load[task.run.id]
         await self._admit(left)
 
@@ -541,8 +547,8 @@ class Fetcher(ClusterAgent):
             return run_entries(task, unpack_piece(task.slot, blobs.read_run(task.run.place)))
 
         return (
-            {slot: _unless_wrong(hosts_of, slot) for slot in places},
-            {task.run.id: _unless_wrong(urls_of, task) for task in tasks},
+            {slot: _result_or_error(hosts_of, slot) for slot in places},
+            {task.run.id: _result_or_error(urls_of, task) for task in tasks},
         )
 
     async def _admit(self, entries: list[Entry]) -> None:
@@ -720,13 +726,10 @@ class SharedQueueMode(RedisMode):
         )  # fmt: skip
 
 
-def _unless_wrong(read: Callable[[A], T], what: A) -> T | BlobError:
-    """What *read* returns of *what*; the error if that is missing or damaged: it will not come."""
+def _result_or_error(read: Callable[[A], T], what: A) -> T | BlobError:
     try:
         return read(what)
     except BlobError as error:
-        if not (error.missing or error.damaged):
-            raise
         return error
 
 

@@ -55,8 +55,6 @@ _TURN: Final = 0.0015
 """Seconds for which answers are taken, or rows begun, before anyone else has a turn again."""
 _TICK: Final = 0.25
 """Seconds between two looks for fetches that take too long."""
-# A plain integer: operators of flags are Python code.
-_USER = int(Flag.USER)
 _ENGINE_LOG = logging.getLogger("scrapy.core.engine")
 _SCRAPER_LOG = logging.getLogger("scrapy.core.scraper")
 _HTTPERROR_LOG = logging.getLogger("scrapy.spidermiddlewares.httperror")
@@ -193,7 +191,7 @@ class FetchLoop:
                 break
             visit, entry = fetch.visit, fetch.entry
             if (
-                visit is None or entry.payload is not None or entry.flags & _USER
+                visit is None or entry.payload is not None or entry.flags & Flag.USER
                 or not visit.host.connect_to or not entry.url.startswith("http")
             ):  # fmt: skip
                 self._leave_to_engine(fetch)

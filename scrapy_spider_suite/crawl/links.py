@@ -41,8 +41,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# A plain integer: operators of flags are Python code.
-_USER = int(Flag.USER)
 _PRODUCT = re.compile(r"(?:^|\bcompatible;\s*)(?!mozilla\b)([\w-]+)", re.I | re.A)
 
 
@@ -192,7 +190,7 @@ class LinkFollower:
         if not frontier.policy.traps.any or visited:
             return
         url: str | None = fetch.entry.url
-        if fetch.entry.flags & _USER:
+        if fetch.entry.flags & Flag.USER:
             url = normalize(fetch.entry.url)  # a spider's own request may be spelt otherwise
         if url is not None:
             pages = frontier.residents.records.get(fetch.entry.host).done

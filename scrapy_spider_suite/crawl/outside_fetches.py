@@ -45,7 +45,7 @@ _FRAMING: Final = frozenset({
 })  # fmt: skip
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token (RFC 9110, 5.6.2)
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_ASKED: Final = int(Flag.DONT_FILTER)
+_ASKED: Final = Flag.DONT_FILTER
 
 
 class PushedUrl(msgspec.Struct, forbid_unknown_fields=True):

@@ -217,7 +217,6 @@ REFERRER_POLICY = "suite_referrer_policy"
 """The number of the policy of the page that linked there, if that sent one."""
 SITEMAP = "suite_sitemap"
 """The host that vouches for the sitemap that is asked for: its URLs it may name, too."""
-_USER = int(Flag.USER)
 _OF_BULK = (BULK, HOPS, BEYOND, SELF_REDIRECT, VIA, REFERRER_POLICY, SITEMAP,
             "dont_redirect", "dont_retry")  # fmt: skip
 
@@ -324,7 +323,7 @@ class Translator:
                     if self.note_sitemap is not None:
                         self.note_sitemap(entry.identity, meta[SITEMAP])
                 return entry
-        entry.flags |= _USER
+        entry.flags |= Flag.USER
         entry.payload = request
         if self._codec is not None:
             try:
@@ -395,15 +394,14 @@ def seed_entry(url: str, normal: Normal = normalize) -> Entry | None:
     return None if found is None else Entry(host_of(found), found)
 
 
-# Plain integers: operators of flags are Python code.
 _FLAGS_OF_META: Final = {
-    "is_start_request": int(Flag.START), "proxy": int(Flag.PROXIED),
-    "dont_obey_robotstxt": int(Flag.NO_ROBOTS), SELF_REDIRECT: int(Flag.SELF_REDIRECT),
+    "is_start_request": Flag.START, "proxy": Flag.PROXIED,
+    "dont_obey_robotstxt": Flag.NO_ROBOTS, SELF_REDIRECT: Flag.SELF_REDIRECT,
 }
 
 
 def _flags(request: Request) -> int:
-    meta, flags = request.meta, int(Flag.DONT_FILTER) if request.dont_filter else 0
+    meta, flags = request.meta, Flag.DONT_FILTER if request.dont_filter else 0
     for key in _FLAGS_OF_META.keys() & meta.keys():  # of most requests there is none
         if meta[key]:
             flags |= _FLAGS_OF_META[key]

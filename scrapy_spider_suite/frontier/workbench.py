@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
@@ -485,7 +486,8 @@ class UnresolvedHosts:
     def __init__(self, workbench: Workbench) -> None:
         self.later: dict[str, HostState] = {}
         self._workbench = workbench
-        self._wanted: dict[str, HostState] = {}
+        # In a dict, what was taken from its front costs each later look at it.
+        self._wanted = OrderedDict[str, HostState]()
 
     def __len__(self) -> int:
         return len(self._wanted)
@@ -500,8 +502,7 @@ class UnresolvedHosts:
 
     def due(self, now: float, limit: int) -> Iterator[HostState]:
         while self._wanted and limit > 0:
-            key = next(iter(self._wanted))
-            host = self._wanted.pop(key)
+            _, host = self._wanted.popitem(last=False)
             if host.front and host.ready_at() <= now + _AHEAD:
                 limit -= 1
                 yield host

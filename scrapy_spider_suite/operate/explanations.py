@@ -103,16 +103,16 @@ def trace(reader: StoreReader, url: str, normal: str) -> Trace | None:
 
 
 def _find(reader: StoreReader, host: str, url: str, normal: str) -> tuple[bytes, UrlState] | None:
-    by_spider = host_key(host) + b"\xff"
-    keys = (by_spider + fingerprint(Request(each)) for each in {url, normal})
+    prefix, by_spider = host_key(host), b"\xff"
+    keys = (prefix + by_spider + fingerprint(Request(each)) for each in {url, normal})
     for key in (state_key(host, normal), *keys):
         if (data := reader.store.state(key)) is not None:
             return key, UrlState.from_bytes(data)
     # Another method, or a fingerprinter of the project's own.
-    for name, data in reader.store.states(by_spider):
+    for name, data in reader.store.states(prefix, by_spider):
         state = UrlState.from_bytes(data)
         if state.url in (url, normal):
-            return by_spider + name, state
+            return prefix + name, state
     for entry in reader.pending(host):
         if entry.url in (url, normal):
             return entry.identity, UrlState(State.PENDING)

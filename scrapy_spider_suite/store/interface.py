@@ -119,7 +119,7 @@ class MemoryStore:
             yield host, self._records[host]
 
     def due(
-        self, limit: int | None, since: float = 0.0, after: str = ""
+        self, limit: int | None, since: float = 0.0, after: str = "", *, before: float | None = None
     ) -> list[tuple[float, str]]:
         return []
 

@@ -263,16 +263,16 @@ class ReleasedHosts:
         if not self._left and self.busy:
             self._examined = self.revision
             begins = (host_queues.EXCLUDED_BAND + wall, wall)
-            self._left = [(begin, begin + HELD, "") for begin in begins]
+            self._left = [(begin, begin + HELD + 1.0, "") for begin in begins]
         if self._left:
             since, until, after = self._left.pop()
-            rows = residents.store.due(_PORTION, since, after)
-            for due, key in rows:
-                if due <= until and not residents.held_back(key):
+            rows = residents.store.due(_PORTION, since, after, before=until)
+            for _, key in rows:
+                if not residents.held_back(key):
                     record = records.get(key)
                     if waiting.bring_forward(key, record, wall):
                         residents.store.put_record(key, record)
-            if len(rows) == _PORTION and rows[-1][0] <= until:
+            if len(rows) == _PORTION:
                 self._left.append((rows[-1][0], until, rows[-1][1]))
         return self.busy
 
@@ -437,8 +437,8 @@ class PolicyUpdate:
     ) -> tuple[float, str] | None:
         """Examine *limit* hosts that wait on disk for a rule; return where to continue."""
         residents = self._residents
-        found = residents.store.due(limit, max(since, host_queues.EXCLUDED_BAND), after)
-        rows = [row for row in found if row[0] < host_queues.RESIDENT]
+        since = max(since, host_queues.EXCLUDED_BAND)
+        rows = residents.store.due(limit, since, after, before=host_queues.RESIDENT)
         for _, key in rows:
             record = residents.records.get(key)
             if residents.waiting.update_rule(key, record, residents.wall(now)):
@@ -495,7 +495,7 @@ class PolicyUpdate:
 _TURN = 16  # visits after which a host makes room for hosts on disk that are due
 _GOING = 50  # hosts that make room at a time
 _EXAMINED = 1_000  # hosts in memory that are examined for that at a time
-_PER_HOST, _PER_HOST_CROWDED = 4e-4, 1e-4  # seconds between two looks at all hosts, for each host
+_PER_HOST, _PER_HOST_CROWDED = 4e-4, 2e-4  # seconds between two looks at all hosts, for each host
 _LEAVING = 200  # hosts that leave at a time when a window moves
 _COMING = 25  # hosts that come at a time
 

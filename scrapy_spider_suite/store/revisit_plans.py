@@ -21,7 +21,7 @@ from scrapy_spider_suite.store.rows import UrlState, pack_row, unpack_row
 
 T = TypeVar("T")
 
-_KEPT = int(Flag.USER | Flag.PROXIED | Flag.NO_ROBOTS)
+_KEPT = Flag.USER | Flag.PROXIED | Flag.NO_ROBOTS
 
 
 class PackedBody(NamedTuple):

@@ -139,13 +139,15 @@ class PendingWrites:
         return self.families[family].get(group, _NO_CHANGES)
 
     def overlay(
-        self, disk: Iterator[Row], family: str, start: bytes, group: bytes = b""
-    ) -> Iterator[Row]:
-        """The rows of *disk* from *start* on, as after the next batch."""
+        self, disk: Iterator[Row], family: str, start: bytes, end: bytes | None = None,
+        group: bytes = b"",
+    ) -> Iterator[Row]:  # fmt: skip
+        """The rows of *disk*, those from *start* to before *end*, as after the next batch."""
         changes = self.changes(family, group)
         if not changes:
             return disk
-        return _newest(sorted(item for item in changes.items() if item[0] >= start), disk)
+        rows = (row for row in changes.items() if start <= row[0] and (end is None or row[0] < end))
+        return _newest(sorted(rows), disk)
 
     def overlay_all(self, disk: Iterator[Row], family: str) -> Iterator[Row]:
         """`overlay` for all groups of *family*."""
@@ -309,7 +311,7 @@ class Database:
     ) -> Iterator[Row]:
         """The rows from key *start* to before *end*; *group*: see `PendingWrites`."""
         disk = self._on_disk(family, start, end)
-        return self.pending_writes.overlay(disk, family, start, group)
+        return self.pending_writes.overlay(disk, family, start, end, group)
 
     def _on_disk(self, family: str, start: bytes = b"", end: bytes | None = None) -> Iterator[Row]:
         options = rocksdict.ReadOptions()
@@ -482,8 +484,6 @@ class RocksStore(Database):
         n = len(prefix)
         start = prefix + after + b"\0" if after else prefix
         for key, value in self.scan("states", start, end_of_prefix(prefix) if prefix else None):
-            if not key.startswith(prefix):
-                return
             yield key[n:], value
 
     def rows(self, host: str, after: bytes, limit: int) -> list[Entry]:
@@ -534,17 +534,19 @@ class RocksStore(Database):
         """The hosts with keys (`host_key`) from *begin* to before *end*, and their records."""
         self._pack_records()
         for key, value in self.scan("hosts", begin, end):
-            if end is not None and key >= end:
-                return
             yield key[2:-1].decode(), HostRecord.from_bytes(value)
 
     def due(
-        self, limit: int | None, since: float = 0.0, after: str = ""
+        self, limit: int | None, since: float = 0.0, after: str = "", *, before: float | None = None
     ) -> list[tuple[float, str]]:
-        """Up to *limit* waiting hosts and times (wall), beyond the host *after* at *since*."""
+        """Up to *limit* waiting hosts and times (wall), beyond the host *after* at *since*.
+
+        *before*: nothing at that time or behind it is read, nor remains of deleted rows there.
+        """
         first = f"{after}\0" if after else ""
         start = max(self._due_head, _microseconds(since) + first.encode())
-        keys = (key for key, _ in islice(self.scan("due", start), limit))
+        end = None if before is None else _microseconds(before)
+        keys = (key for key, _ in islice(self.scan("due", start, end), limit))
         rows = [(_DUE.unpack_from(key)[0] / 1e6, key[_DUE.size :].decode()) for key in keys]
         if rows and not (since or after):
             self._due_head = _microseconds(rows[0][0])

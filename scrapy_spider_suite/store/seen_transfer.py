@@ -83,7 +83,8 @@ class Archiver:
             self._archive.unlock()
 
     def _due(self) -> bool:
-        if self._counters.done - self._done < max(_LEAST, self._kept // 2):
+        rows = max(self._kept, self._counters.pending)  # that a pass would leave, at least
+        if self._counters.done - self._done < max(_LEAST, rows // 2):
             return False
         self._after, self._kept, self._done = b"", 0, self._counters.done
         return True

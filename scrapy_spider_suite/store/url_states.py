@@ -93,7 +93,7 @@ class SchemeGuesses:
 
     def __init__(self, store: Store) -> None:
         self.entry_of: Callable[[str], Entry] = lambda url: Entry(
-            host_of(url), url, flags=int(Flag.START)
+            host_of(url), url, flags=Flag.START
         )
         self._store = store
 
@@ -117,8 +117,6 @@ class SchemeGuesses:
         kv.put(entry.identity, _row(url, make_seed_note(tag, guessed=False)))
 
 
-# A plain integer: operators of flags are Python code.
-_START = int(Flag.START)
 EndListener = Callable[[bytes, Event | None, int, float], None]
 """Hears how a URL ended: key, event (None: it was forgotten), status, wall time."""
 
@@ -192,7 +190,7 @@ class UrlStates:
             self._volatile_known.add(entry.identity)
         else:
             self._store.put_state(entry.identity, PENDING)
-            if entry.flags & _START and self._store.durable:
+            if entry.flags & Flag.START and self._store.durable:
                 note_seed(self._store, entry)
         self._count_pending(entry, record)
         self._give_key(entry, record.head)

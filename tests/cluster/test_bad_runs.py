@@ -30,6 +30,7 @@ BAD = {
     "damaged": (slot_of(HOST), 1, b"\0" + SOUND[:-1] + bytes([SOUND[-1] ^ 1])),
     "of another slot": (OTHER, 1, b"\0" + SOUND),
     "with another number of URLs": (slot_of(HOST), 7, b"\0" + SOUND),
+    "at no place": (slot_of(HOST), 1, b"\1short"),
     "missing": (slot_of(HOST), 1, b"\1" + bytes(20)),
 }
 CONSTANTS = {"scrapy_spider_suite.cluster.shared_queue._TRY_AGAIN": 0.1}
@@ -68,7 +69,7 @@ def test_they_are_set_aside(tmp_path: Path) -> None:
 
         until(lambda: aside()["runs_aside"] == len(BAD), within=60.0)
         table = scrapy(tmp_path, "frontier", "runs", *place).stdout
-        for words in ("checksum", "slot", "URLs has", "has no"):
+        for words in ("checksum", "slot", "URLs has", "no place", "has no"):
             assert words in table, table
         verdict = chaos.go_on()
         broken = [line for line in verdict.broken() if "it is set aside" not in line]

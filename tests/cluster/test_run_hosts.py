@@ -96,3 +96,12 @@ def test_what_cannot_be_read_is_refused(sides: tuple[Side, Side]) -> None:
     [error] = asyncio.run(hosts.load({SLOT + 1: unpack_hosts(SLOT, data)})).values()
     assert error.damaged
     assert receiver.store.record(HOST) is None
+
+
+def test_one_slot_may_be_wrong(sides: tuple[Side, Side]) -> None:
+    """The hosts of others that are loaded with it are taken."""
+    sender, receiver = sides
+    items = unpack_hosts(SLOT, saved(sender))
+    wrong = asyncio.run(SlotHosts(receiver.context()).load({SLOT + 1: items, SLOT: items}))
+    assert list(wrong) == [SLOT + 1]
+    assert record_of(receiver).done == 1

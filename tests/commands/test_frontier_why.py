@@ -292,6 +292,15 @@ def test_requests_of_a_spider(made: Made, why: Why, frontier: Frontier) -> None:
     assert (second["state"], third["state"]) == ("pending", "unknown")
 
 
+def test_an_ended_request_of_another_fingerprint(made: Made, why: Why) -> None:
+    """By the URL that is kept with how it ended: a POST, or a project's own fingerprinter."""
+    url = "http://a.test/form"
+    made.find(url, stored_key=host_key("a.test") + b"\xffown", payload=b"x")
+    made.end(url, Event.NOT_THERE, 404)
+    made.close()
+    assert why(url)["state"] == "failed"
+
+
 def test_a_paused_crawl(made: Made, why: Why, frontier: Frontier) -> None:
     """It is said who paused it."""
     made.find("http://a.test/")

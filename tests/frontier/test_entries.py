@@ -24,7 +24,7 @@ def test_keys_begin_with_the_slot() -> None:
 
 def test_the_collector_does_not_walk_over_entries() -> None:
     """There are hundreds of thousands, in tuples of heaps: a walk would stop the crawl."""
-    entry = Entry("a.t", "http://a.t/", flags=int(Flag.USER | Flag.VOLATILE))
+    entry = Entry("a.t", "http://a.t/", flags=Flag.USER | Flag.VOLATILE)
     pair = (b"key", entry)
     gc.collect()
     assert not gc.is_tracked(entry)

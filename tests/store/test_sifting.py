@@ -183,7 +183,7 @@ def test_what_failed_gets_its_second_chance(tmp_path: Path) -> None:
 @pytest.mark.parametrize("link_first", [False, True])
 def test_a_seed_and_a_link_to_it(crawl: Crawl, link_first: bool) -> None:
     """It is looked up at once, and fetched once; later its row goes, when the sieve knows it."""
-    seed = entry(numbers(1)[0], flags=int(Flag.START))
+    seed = entry(numbers(1)[0], flags=Flag.START)
     if link_first:
         bring(crawl, *numbers(1))
     crawl.frontier.admission.schedule([seed], crawl.now)
@@ -199,8 +199,8 @@ def test_a_seed_and_a_link_to_it(crawl: Crawl, link_first: bool) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"flags": int(Flag.USER)}, {"flags": int(Flag.SPECULATIVE)}, {"hops": 1},
-        {"payload": b"a request"}, {"referrer": ""}, {"flags": int(Flag.DONT_FILTER)},
+        {"flags": Flag.USER}, {"flags": Flag.SPECULATIVE}, {"hops": 1},
+        {"payload": b"a request"}, {"referrer": ""}, {"flags": Flag.DONT_FILTER},
     ],
 )
 def test_what_is_more_than_a_link_is_looked_up_at_once(crawl: Crawl, more: Any) -> None:
@@ -213,7 +213,7 @@ def test_fetched_between_the_verdict_and_its_turn(crawl: Crawl) -> None:
     """New to the sieve, but done by the time its link is handed out: it is not fetched again."""
     sifter = crawl.frontier.states.sieve_queue
     assert sifter is not None
-    crawl.frontier.admission.schedule([entry(numbers(1)[0], flags=int(Flag.START))], crawl.now)
+    crawl.frontier.admission.schedule([entry(numbers(1)[0], flags=Flag.START)], crawl.now)
     bring(crawl, *numbers(1))
     flush = sifter.begin()
     assert flush is not None
@@ -407,7 +407,7 @@ def test_a_copy_waits_for_the_end_of_a_flush(crawl: Crawl) -> None:
 
 def test_mined_and_linked_since(crawl: Crawl) -> None:
     """What a link led to is fetched, whatever the miner has learnt: no other link brings it."""
-    mined = entry(numbers(1)[0], flags=int(Flag.SPECULATIVE), referrer=PAGE)
+    mined = entry(numbers(1)[0], flags=Flag.SPECULATIVE, referrer=PAGE)
     crawl.frontier.admission.schedule([mined], crawl.now)
     crawl.frontier.traps.miner.gave_up = lambda each: bool(  # type: ignore[method-assign]
         each.flags & Flag.SPECULATIVE

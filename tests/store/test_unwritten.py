@@ -36,7 +36,7 @@ def test_groups_are_walked_over_apart() -> None:
     unwritten = PendingWrites()
     unwritten.set("queue", b"a1", b"1", b"a")
     unwritten.set("queue", b"b1", b"2", b"b")
-    assert list(unwritten.overlay(iter([]), "queue", b"", b"a")) == [(b"a1", b"1")]
+    assert list(unwritten.overlay(iter([]), "queue", b"", None, b"a")) == [(b"a1", b"1")]
     assert list(unwritten.overlay_all(iter([]), "queue")) == [(b"a1", b"1"), (b"b1", b"2")]
     assert unwritten.families == {"queue": {b"a": {b"a1": b"1"}, b"b": {b"b1": b"2"}}}
     assert unwritten.size == 2

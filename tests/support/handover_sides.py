@@ -87,7 +87,7 @@ class Side:
         hands.states.import_state(state_key(host, url), host, record, known)
         self.frontier.flush()
         if state == "asked":
-            again = entry(url, flags=int(Flag.DONT_FILTER))
+            again = entry(url, flags=Flag.DONT_FILTER)
             assert hands.edits.requeue(again, known, self.now)
         if state == "archived":
             assert self.store.archive is not None

@@ -170,6 +170,9 @@ class StoreContract(ABC):
         assert store.due(1) == [(0.5, "d")]
         assert store.due(9, 1e13) == [(1e13, "resident")]
         assert store.due(9, 2.5) == [(3.0, "c"), (1e13, "resident")]
+        store.put_due(4.0, "e")  # and is not written yet
+        assert store.due(9, 2.5, before=4.0) == [(3.0, "c")]
+        assert store.due(9, 2.5, before=5.0) == [(3.0, "c"), (4.0, "e")]
 
     def test_recover_loses_nothing(self, store: Store) -> None:
         """It may be called at any time."""

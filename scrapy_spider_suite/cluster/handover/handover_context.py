@@ -266,8 +266,6 @@ def _run_in_thread(steps: Generator[Any, None, None]) -> Steps:
         done.result()
 
 
-# Plain integers: operators of flags are Python code.
-_START, _DONT_FILTER = int(Flag.START), int(Flag.DONT_FILTER)
 _ENDED: Final = frozenset(event for event in Event if event.outcome.state is not State.PENDING)
 
 
@@ -276,7 +274,7 @@ def is_forced(entry: Entry, state: UrlState) -> bool:
 
     Entries of ``start()``, which each agent makes, count only as a retry of a sent one.
     """
-    if not entry.flags & _DONT_FILTER:
+    if not entry.flags & Flag.DONT_FILTER:
         return False
     # Each agent makes the entries of ``start()``: they count only as a retry of a sent one.
-    return not entry.flags & _START or state.event in _ENDED
+    return not entry.flags & Flag.START or state.event in _ENDED

@@ -5,6 +5,7 @@ Also: known URLs that get a second try, and links that are read later than their
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from functools import partial
@@ -177,9 +178,7 @@ _SPILL: Final = 1_000  # children of an unfinished page in memory; beyond it the
 _BACKLOG: Final = 4_000  # operations that may wait for the next batch
 _BATCH: Final = 1_000  # entries that are looked up together; of links up to twice as many
 _NO_PREFIX: Final = b"\0\0\0"  # no host has such a key, whatever its slot
-# Plain integers: operators of flags are Python code.
-_DONT_FILTER = int(Flag.DONT_FILTER)
-_UNLIKE_LINKS = int(Flag.DONT_FILTER | Flag.VOLATILE)
+_UNLIKE_LINKS = Flag.DONT_FILTER | Flag.VOLATILE
 """Flags of entries that neither cache nor row decides about."""
 
 
@@ -217,7 +216,7 @@ class AdmissionBatch:
         for entry in entries:
             unknown = found.pop(entry.identity, b"") is None
             if entry.flags & _UNLIKE_LINKS:
-                unknown = bool(entry.flags & _DONT_FILTER) or not states.known(entry.identity)
+                unknown = bool(entry.flags & Flag.DONT_FILTER) or not states.known(entry.identity)
             counters.found += unknown
             if unknown or self._retry(entry):
                 new += self._add(entry, self._terms(host_key(entry.host)))
@@ -296,7 +295,7 @@ class AdmissionBatch:
             record = frontier.residents.records.touch(host)
             refusal, traps = frontier.admission.refusal(host, record), frontier.traps
             plain = refusal is None and frontier.states.breadth_first and traps.admits_links(host)
-            counts_from = traps.counts_from(host, record)
+            counts_from = traps.counts_from(host, record) if plain else math.inf
             terms = self._hosts[prefix] = HostTerms(record, refusal, plain, counts_from)
         return terms
 

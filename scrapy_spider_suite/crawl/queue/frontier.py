@@ -139,8 +139,6 @@ class RevisitPlanner:
         return True
 
 
-# A plain integer: operators of flags are Python code.
-_SPECULATIVE = int(Flag.SPECULATIVE)
 _PENDING: Final = State.PENDING
 _FEW: Final = 50  # deferred fetches that may wait while others have a turn
 
@@ -269,7 +267,7 @@ class Commit:
         states = frontier.states
         states.remove(entry, record)
         states.conclude(entry, record, event, fetch.status, wall)
-        if entry.flags & _SPECULATIVE:
+        if entry.flags & Flag.SPECULATIVE:
             frontier.traps.miner.concluded(entry, event)
         if not self.planner.revisits.idle:
             self.planner.concluded(fetch, event, wall)

@@ -262,8 +262,6 @@ class ForeignUrlCheck:
             self._entries.pop(entry.host, None)
 
 
-# Plain integers: operators of flags are Python code.
-_USER, _SPECULATIVE = int(Flag.USER), int(Flag.SPECULATIVE)
 
 
 _OF_PAGES = (Event.PIPELINE_ERROR, Event.CALLBACK_ERROR, Event.NOT_PARSED, Event.NOT_STORED)
@@ -325,7 +323,7 @@ class Fetch(Struct, eq=False):
             for event in _OF_PAGES if self.event is Event.SUCCESS else ():
                 if event in self.faults:
                     return event
-        if self.event is Event.CLIENT_ERROR and self.entry.flags & _SPECULATIVE:
+        if self.event is Event.CLIENT_ERROR and self.entry.flags & Flag.SPECULATIVE:
             return Event.NOT_THERE
         return self.event
 
@@ -334,7 +332,7 @@ class Fetch(Struct, eq=False):
         event = self.verdict()
         outcome = event.outcome
         tried = outcome.retry is not Retry.HOST
-        ours = not self.entry.flags & _USER
+        ours = not self.entry.flags & Flag.USER
         return outcome.after(self.entry.attempts + tried, retry_times, ours=ours), event, tried
 
     def write_last_items(self) -> None:
@@ -347,7 +345,7 @@ class Fetch(Struct, eq=False):
     def take_children(self) -> list[Entry]:
         """Remove and return its children so far: a spider's own requests first."""
         children, self.children = self.children, []
-        return sorted(children, key=lambda entry: not entry.flags & _USER)
+        return sorted(children, key=lambda entry: not entry.flags & Flag.USER)
 
 
 _AT_ONCE = 500  # URLs of a host that are failed before anyone else has a turn again

@@ -461,12 +461,12 @@ class Traps:
 
     def count_in_folders(self, url: str, host: str) -> int:
         """Count the new *url*; by how much its priority is lower, since its folders are crowded."""
-        limit, share, room = self._policy.traps.prefix, 0, _FEW
-        if budget := self._policy.max_pages(host):
+        limit, budget = self._policy.traps.prefix, self._policy.max_pages(host)
+        if budget:
             # What was not counted may all have lain there.
-            room = max(0, budget * limit // 100 - self._few(budget))
+            share, room = 0, max(0, budget * limit // 100 - self._uncounted(budget))
         else:
-            share = limit
+            share, room = limit, _FEW
         crowded = self.stats.learn(host).crowded(url, share, room)
         if crowded:
             self.met[Trap.PREFIX] += 1
@@ -476,15 +476,18 @@ class Traps:
         """How many URLs of *host* are pending when `count_in_folders` begins to count them."""
         if not self._policy.traps.prefix:
             return math.inf
-        return self._few(self._policy.max_pages(host)) - record.done - record.failed
+        return self._uncounted(self._policy.max_pages(host)) - record.done - record.failed
 
     def admits_links(self, host: str) -> bool:
-        """Whether a link of *host* needs no `admit`: nothing is closed there."""
+        """Whether of links to *host* only their folders, and the order of their queries, are to be
+        noted in place of `admit`: nothing is closed there.
+        """
         stats = self.stats.get(host) if self._policy.traps.any else None
         return stats is None or not stats.closed
 
     @staticmethod
-    def _few(budget: int) -> int:
+    def _uncounted(budget: int) -> int:
+        # URLs of a host before one is counted.
         return min(_FEW, budget // 10) if budget else _FEW
 
     def note_known(self, url: str) -> None:

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
-# Plain integers: operators of flags are Python code.
-_USER, _DONT_FILTER = int(Flag.USER), int(Flag.DONT_FILTER)
 
 
 class LinkCountSink:
@@ -63,7 +61,7 @@ class LinkCountSink:
             len(exchange.body),
             # What is fetched again was counted: spiders' own requests say nothing.
             again=fetch.plan is not None
-            or (entry.flags & _DONT_FILTER != 0 and not entry.flags & _USER),
+            or (entry.flags & Flag.DONT_FILTER != 0 and not entry.flags & Flag.USER),
         )
 
     def recall(self, fetch: Fetch, page: Exchange, size: int, *, again: bool) -> None:

@@ -225,7 +225,7 @@ class Renewal:
         if voucher is not None:
             entry.payload = sitemap_payload(voucher)
         entry.priority, entry.depth = FIRST if self._first else 0, state.depth
-        entry.flags |= int(Flag.DONT_FILTER)  # what is asked for is not judged by traps
+        entry.flags |= Flag.DONT_FILTER  # what is asked for is not judged by traps
         taken = site.rework.requeue(entry, state, site.now())
         progress.count("urls" if taken else "hosts_too_many_for_their_domain")
         return True

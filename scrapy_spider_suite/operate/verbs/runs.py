@@ -32,7 +32,7 @@ _COLUMNS: Final = (
 )  # fmt: skip
 _ASIDE: Final = ("id", "queue", "slot", "urls", "left", "failures", "reason")
 _ALL: Final = "all"
-_ASKED: Final = int(Flag.DONT_FILTER)
+_ASKED: Final = Flag.DONT_FILTER
 _GATHERED: Final = 50_000  # URLs of a list at a time, of which runs are made
 _SHOWN: Final = 10  # bad lines
 _INLINE: Final = 20  # URLs of a run, which lies in Redis itself

@@ -265,7 +265,7 @@ class AtRandom(RuleBasedStateMachine):
             if data.draw(st.booleans()):
                 fetch.links = brought
             else:
-                children = [entry(url, flags=int(Flag.USER)) for url in brought]
+                children = [entry(url, flags=Flag.USER) for url in brought]
                 self.frontier.admission.adopt(fetch, children, self.now)
         self.settle(fetch)
         if fetch.event.outcome.state is State.DONE:

@@ -79,7 +79,7 @@ class Job:
         url = f"http://{HOSTS[number % 2]}/{number}"
         if self.state(url) is None:
             self.model[url] = (None, 0)
-        self.frontier.admission.schedule([entry(url, flags=int(Flag.START))], self.now)
+        self.frontier.admission.schedule([entry(url, flags=Flag.START)], self.now)
 
     def take(self, limit: int, *, idle: bool) -> None:
         """What is due becomes pending."""

@@ -294,7 +294,7 @@ def brood_of(crawl: Crawl) -> None:
 
     def page(fetch: Fetch) -> None:
         for link in crawl.web.links(fetch.entry.url):
-            child = entry(link, flags=int(Flag.USER))
+            child = entry(link, flags=Flag.USER)
             if int(link.rpartition("/")[2]) % 2:
                 child.flags |= Flag.VOLATILE
                 child.payload = object()
