@@ -502,6 +502,8 @@ class Fetcher(ClusterAgent):
         ]
         for tasks in portions(due, lambda task: max(_LEAST, task.run.urls), _LOADED):
             await self._load(tasks)
+        if not self._to_load:
+            self._loads.over("unread")
 
     async def _load(self, tasks: Sequence[Task]) -> None:
         """Load *tasks*. Those that are missing or damaged have failed; others that cannot be read
