@@ -45,7 +45,6 @@ _FRAMING: Final = frozenset({
 })  # fmt: skip
 _NAME: Final = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")  # a token (RFC 9110, 5.6.2)
 _VALUE: Final = re.compile(r"[\t\x20-\x7e\x80-\xff]*")
-_ASKED: Final = Flag.DONT_FILTER
 
 
 class PushedUrl(msgspec.Struct, forbid_unknown_fields=True):
@@ -280,7 +279,7 @@ class OutsideFetches:
         """
         self._require_room()
         entry = self._entry_of(pushed)
-        entry.priority, entry.flags = FIRST, _ASKED
+        entry.priority, entry.flags = FIRST, Flag.DONT_FILTER
         future: asyncio.Future[FetchedUrl] = asyncio.get_running_loop().create_future()
         self._awaited.setdefault(entry.url, []).append(future)
         try:

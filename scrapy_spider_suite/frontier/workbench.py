@@ -486,7 +486,7 @@ class UnresolvedHosts:
     def __init__(self, workbench: Workbench) -> None:
         self.later: dict[str, HostState] = {}
         self._workbench = workbench
-        # In a dict, what was taken from its front costs each later look at it.
+        # To find its first key, a dict walks over all keys that were deleted before that.
         self._wanted = OrderedDict[str, HostState]()
 
     def __len__(self) -> int:

@@ -263,6 +263,7 @@ class ReleasedHosts:
         if not self._left and self.busy:
             self._examined = self.revision
             begins = (host_queues.EXCLUDED_BAND + wall, wall)
+            # A second more: hosts that were held back just now are due exactly then.
             self._left = [(begin, begin + HELD + 1.0, "") for begin in begins]
         if self._left:
             since, until, after = self._left.pop()

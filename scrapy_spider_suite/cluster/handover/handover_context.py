@@ -276,5 +276,4 @@ def is_forced(entry: Entry, state: UrlState) -> bool:
     """
     if not entry.flags & Flag.DONT_FILTER:
         return False
-    # Each agent makes the entries of ``start()``: they count only as a retry of a sent one.
     return not entry.flags & Flag.START or state.event in _ENDED

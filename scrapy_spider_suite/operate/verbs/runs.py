@@ -32,7 +32,6 @@ _COLUMNS: Final = (
 )  # fmt: skip
 _ASIDE: Final = ("id", "queue", "slot", "urls", "left", "failures", "reason")
 _ALL: Final = "all"
-_ASKED: Final = Flag.DONT_FILTER
 _GATHERED: Final = 50_000  # URLs of a list at a time, of which runs are made
 _SHOWN: Final = 10  # bad lines
 _INLINE: Final = 20  # URLs of a run, which lies in Redis itself
@@ -220,7 +219,7 @@ def _entries(
         elif seed is not None:
             note = make_seed_note(seed.tag, guessed=seed.guessed)
             yield Entry(
-                host_of(seed.url), seed.url, priority=FIRST, flags=_ASKED, seed_note=note
+                host_of(seed.url), seed.url, priority=FIRST, flags=Flag.DONT_FILTER, seed_note=note
             )  # fmt: skip
 
 
